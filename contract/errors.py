@@ -1,0 +1,83 @@
+"""The tree of errors that reach a caller, and the one shape in which they do.
+
+The tree answers: is it the caller's fault (`CallerError`), should they come back or go elsewhere
+(`CapacityError`), or is it broken (`FaultError`)? Every error has a code that programs can rely on,
+a message that people can act on, and details that name the field and the value.
+"""
+
+from typing import Any
+
+SHOWN_VALUE_CHARS = 80  # enough to recognise a value, too little to fill a log with it
+
+
+class WarrenError(Exception):
+    """An error with a code and an HTTP status. Raised only as one of its three branches."""
+
+    status: int = 500
+    code: str = "internal"
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def body(self) -> dict[str, Any]:
+        """The reply's JSON: `{"error": {"code", "message", …details}}`."""
+        return {"error": {"code": self.code, "message": self.message, **self.details}}
+
+
+class CallerError(WarrenError):
+    """The request cannot be served as it is; the same request will fail again."""
+
+    status = 400
+    code = "bad_request"
+
+
+class CapacityError(WarrenError):
+    """The request is fine, and there is no room for it now. `retry_after_s` says when to come back."""
+
+    status = 503
+    code = "no_capacity"
+
+    def __init__(self, message: str, *, retry_after_s: int = 5, **details: Any) -> None:
+        super().__init__(message, retry_after_s=retry_after_s, **details)
+        self.retry_after_s = retry_after_s
+
+
+class FaultError(WarrenError):
+    """Something of ours is broken; the caller did nothing wrong."""
+
+    status = 500
+    code = "internal"
+
+
+class BadField(CallerError):
+    """A field of the request has a value that is not allowed."""
+
+    code = "bad_field"
+
+    def __init__(self, field: str, value: object, problem: str) -> None:
+        super().__init__(f"{field}: {problem}, got {shown(value)}", field=field, value=shown(value))
+
+
+class NotFound(CallerError):
+    status = 404
+    code = "not_found"
+
+
+class WrongState(CallerError):
+    """What was asked for is not possible in the state that the thing is in. Nothing was changed."""
+
+    status = 409
+    code = "wrong_state"
+
+
+class TooLarge(CallerError):
+    status = 413
+    code = "body_too_large"
+
+
+def shown(value: object) -> str:
+    """`value` as it may stand in a message: short, on one line, printable."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_VALUE_CHARS else text[:SHOWN_VALUE_CHARS] + "…"

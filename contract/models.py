@@ -1,0 +1,181 @@
+"""The requests and replies of the sandbox API, as what they mean rather than as JSON.
+
+`parse` checks a request as a whole; what it returns needs no further checks. Limits that every host has
+are here; limits that one host has (its images, its size) are checked where that is known.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from contract.errors import BadField
+from contract.fields import Fields
+from contract.states import State
+
+MAX_ENV = 256
+MAX_ENV_CHARS = 32_768
+MAX_METADATA = 64
+MAX_METADATA_CHARS = 1_024
+MAX_TIMEOUT_S = 30 * 24 * 3600
+MAX_ARG_CHARS = 131_072  # the kernel's own limit for one argument
+MAX_ARGS = 4_096
+MAX_PATH_BYTES = 4_096
+MAX_STDIN_CHARS = 1 << 20
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a machine is made of: one snapshot and one share of the pool exist per shape."""
+
+    image: str
+    vcpus: int
+    memory_mb: int
+    disk_mb: int
+
+    def __str__(self) -> str:
+        return f"{self.image}-{self.vcpus}c-{self.memory_mb}m-{self.disk_mb}d"
+
+
+@dataclass(frozen=True)
+class ShapeLimits:
+    """The largest machine that this host makes."""
+
+    vcpus: int
+    memory_mb: int
+    disk_mb: int
+
+
+@dataclass(frozen=True)
+class CreateSandbox:
+    image: str
+    vcpus: int | None
+    memory_mb: int | None
+    disk_mb: int | None
+    timeout_sec: int | None
+    env: dict[str, str] = field(repr=False)  # may hold secrets: never in a log
+    metadata: dict[str, str]
+
+    @classmethod
+    def parse(cls, body: bytes, limits: ShapeLimits) -> "CreateSandbox":
+        fields = Fields.parse(body)
+        request = cls(
+            image=fields.text("image", max_chars=64, default="python"),
+            vcpus=fields.integer("vcpus", low=1, high=limits.vcpus, default=None),
+            memory_mb=_step("memory_mb", fields.integer("memory_mb", low=128, high=limits.memory_mb, default=None)),
+            disk_mb=_step("disk_mb", fields.integer("disk_mb", low=128, high=limits.disk_mb, default=None)),
+            timeout_sec=fields.integer("timeout_sec", low=1, high=MAX_TIMEOUT_S, default=None),
+            env=_environment(fields),
+            metadata=fields.texts("metadata", max_chars=MAX_METADATA_CHARS, max_count=MAX_METADATA),
+        )
+        fields.end()
+        return request
+
+
+@dataclass(frozen=True)
+class Exec:
+    """A command to run. `argv` starts with the program; a command line has been given to bash."""
+
+    argv: list[str]
+    env: dict[str, str] = field(repr=False)
+    cwd: str | None
+    user: str
+    stdin: bytes | None = field(repr=False)
+    timeout_ms: int | None
+
+    @classmethod
+    def parse(cls, body: bytes) -> "Exec":
+        fields = Fields.parse(body)
+        stdin = fields.text("stdin", max_chars=MAX_STDIN_CHARS, default=None)
+        timeout_sec = fields.integer("timeout_sec", low=1, high=MAX_TIMEOUT_S, default=None)
+        request = cls(
+            argv=_argv(fields),
+            env=_environment(fields),
+            cwd=fields.text("cwd", max_chars=MAX_PATH_BYTES, default=None),
+            user=user_name(fields.text("user", max_chars=32, default="user")),
+            stdin=None if stdin is None else stdin.encode(),
+            timeout_ms=None if timeout_sec is None else timeout_sec * 1000,
+        )
+        fields.end()
+        return request
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A sandbox as the ledger has it."""
+
+    id: str
+    state: State
+    shape: Shape
+    metadata: dict[str, str]
+    created_ms: int
+    expires_ms: int | None
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    machine: str | None = None
+    reason: str | None = None
+
+    def view(self) -> dict[str, Any]:
+        """The reply's JSON. The environment is never part of it."""
+        return {
+            "id": self.id,
+            "state": self.state,
+            "image": self.shape.image,
+            "vcpus": self.shape.vcpus,
+            "memory_mb": self.shape.memory_mb,
+            "disk_mb": self.shape.disk_mb,
+            "metadata": self.metadata,
+            "created_ms": self.created_ms,
+            "started_ms": self.started_ms,
+            "ended_ms": self.ended_ms,
+            "expires_ms": self.expires_ms,
+            "reason": self.reason,
+        }
+
+
+def file_path(path: str, name: str = "path") -> str:
+    """`path`, if it may be sent to a guest: absolute, `~…`, or relative to the user's home, and with no `..`."""
+    if not path:
+        raise BadField(name, path, "is required")
+    if "\0" in path:
+        raise BadField(name, path, "must not contain a NUL")
+    if len(path.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES:
+        raise BadField(name, path, f"must have at most {MAX_PATH_BYTES} bytes")
+    if ".." in path.split("/"):
+        raise BadField(name, path, "must not have a '..' part")
+    return path
+
+
+def user_name(name: str) -> str:
+    if not USER_NAME.fullmatch(name):
+        raise BadField("user", name, "must be a user's name")
+    return name
+
+
+def _step(name: str, value: int | None) -> int | None:
+    """Sizes come in steps, because each combination of sizes has a snapshot of its own."""
+    if value is not None and value % 64:
+        raise BadField(name, value, "must be a multiple of 64")
+    return value
+
+
+def _environment(fields: Fields) -> dict[str, str]:
+    env = fields.texts("env", max_chars=MAX_ENV_CHARS, max_count=MAX_ENV)
+    for name in env:
+        if not ENV_NAME.fullmatch(name):
+            raise BadField("env", name, "names must be letters, digits and _, not starting with a digit")
+    return env
+
+
+def _argv(fields: Fields) -> list[str]:
+    cmd = fields.raw("cmd")
+    if isinstance(cmd, str):
+        command_line = Fields({"cmd": cmd}).text("cmd", max_chars=MAX_ARG_CHARS)
+        if not command_line.strip():
+            raise BadField("cmd", cmd, "must not be empty")
+        return ["/bin/bash", "-lc", command_line]
+    argv = Fields({"cmd": cmd}).text_list("cmd", max_chars=MAX_ARG_CHARS, max_count=MAX_ARGS)
+    if not argv or not argv[0]:
+        raise BadField("cmd", cmd, "must be a command line or a list that starts with a program")
+    return argv

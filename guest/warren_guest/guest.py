@@ -1,0 +1,114 @@
+"""The guest itself: its parts, joined. What routes ask for and the two ways of starting agree on."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from warren_guest.accounts import Account, Accounts
+from warren_guest.events import Events
+from warren_guest.identity import Identity, Machine
+from warren_guest.logs import Ring
+from warren_guest.output import Reader
+from warren_guest.processes import Process, Processes, Start
+from warren_guest.reaper import Reaper
+from warren_guest.sessions import kill_descendants
+from warren_guest.spawn import Program, Shield
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+TERM = "xterm-256color"
+# Requests that may be inside the kernel at once, each perhaps waiting for a slow or hung file system.
+_THREADS = 32
+WATCH_LIMIT = 100
+_ENDING_S = 5.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What differs between a machine and a developer's computer."""
+
+    machine: Machine
+    user: str
+    workspace: str = "/workspace"
+    shield: Callable[[], Shield] = field(default=contextlib.nullcontext)
+
+
+class Guest:
+    """Everything that the guest knows. Lives on the loop; `in_thread` is for what may block."""
+
+    def __init__(self, config: Config, log: Ring) -> None:
+        self.log = log
+        self.workspace = config.workspace
+        self.accounts = Accounts(config.user)
+        self.events = Events()
+        self.identity = Identity(config.machine)
+        self.watches = 0
+        self._reaper = Reaper()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
+        self.processes = Processes(self._reaper, self._threads, config.shield, self.events.emit)
+
+    def open(self) -> None:
+        self._reaper.open()
+
+    async def close(self) -> None:
+        """End everything that was started, and wait until it is gone; but not for what the kernel cannot kill."""
+        await self.processes.close()
+        give_up = time.monotonic() + _ENDING_S
+        kill_descendants()
+        while self._reaper.reap() and time.monotonic() < give_up:
+            await asyncio.sleep(0.005)
+            kill_descendants()
+        self._reaper.close()
+        self._threads.shutdown(wait=False)
+
+    async def in_thread(self, function: Callable[..., T], *args: object) -> T:
+        """Call `function` where it may block. Cancelled, it is still waited for: it uses what the caller will close."""
+        future = asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            while not future.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait({future})
+            if not future.cancelled():
+                future.exception()  # seen; nobody is left to be told
+            raise
+
+    def environment(self, account: Account, requested: dict[str, str], *, pty: bool) -> dict[str, str]:
+        """What a process of `account` is started with. The last one wins."""
+        return {
+            "PATH": PATH,
+            "HOME": account.home,
+            "USER": account.name,
+            "LOGNAME": account.name,
+            "SHELL": account.shell,
+            "LANG": "C.UTF-8",
+            **({"TERM": TERM} if pty else {}),
+            **self.identity.env,
+            **requested,
+        }
+
+    def default_cwd(self, account: Account) -> str:
+        return self.workspace if os.path.isdir(self.workspace) else account.home  # noqa: PTH112
+
+    async def rehearse(self) -> None:
+        """Start and end a process the way a first claim does, so that the code and pages of it are warm."""
+        account = self.accounts.find(None)
+        env = self.environment(account, {}, pty=False)
+        program = Program("/bin/true", (), env, "/", account)
+        process, reader = await self.processes.start(Start(program), quiet=True)
+        await self._until_end(process, reader)
+
+    @staticmethod
+    async def _until_end(process: Process, reader: Reader) -> None:
+        try:
+            while reader.final is None or reader.take():
+                await reader.wait(1.0)
+        finally:
+            reader.detach()

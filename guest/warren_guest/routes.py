@@ -1,0 +1,171 @@
+"""The table of routes. Handlers are thin: they parse, call a plain function, and stream what comes back."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from urllib.parse import unquote
+
+from warren_guest import CONTRACT, VERSION, events, file_routes, frames
+from warren_guest.errors import RefusedError
+from warren_guest.fields import bad_field, query_flag, query_number
+from warren_guest.guest import Guest
+from warren_guest.identity import parse_identity
+from warren_guest.logs import KEPT
+from warren_guest.output import Reader
+from warren_guest.processes import Process, Start, tell
+from warren_guest.requests import parse_signal, parse_start, parse_terminal, parse_window, read_object
+from warren_guest.server import Answer, AnyAnswer, Request, Stream
+from warren_guest.wire import to_json
+
+Handler = Callable[[Guest, Request], Awaitable[AnyAnswer]]
+ProcessHandler = Callable[[Guest, Request, Process], Awaitable[AnyAnswer]]
+H = TypeVar("H")
+# Numbers of events and bytes in requests.
+_LARGE = 10**18 - 1
+
+
+async def health(guest: Guest, _request: Request) -> Answer:
+    identity = guest.identity
+    facts = {"contract": CONTRACT, "version": VERSION, "generation": identity.generation, "id": identity.id}
+    return Answer(to_json({**facts, "processes": guest.processes.live}))
+
+
+async def identify(guest: Guest, request: Request) -> Answer:
+    new = parse_identity(await read_object(request))
+    guest.identity.adopt(new)
+    guest.events.emit("identity", {"generation": new.generation, "id": guest.identity.id})
+    return Answer(b'{"generation":%d}' % new.generation)
+
+
+async def rehearse(guest: Guest, _request: Request) -> Answer:
+    await guest.rehearse()
+    return Answer()
+
+
+async def logs(guest: Guest, request: Request) -> Answer:
+    lines = query_number(request.head.query, "lines", 1, _LARGE) or KEPT
+    return Answer(guest.log.last(lines).encode("utf-8", "replace"), content_type="text/plain; charset=utf-8")
+
+
+async def tell_events(guest: Guest, request: Request) -> Stream:
+    asked = dict(request.head.query)
+    if "last-event-id" in request.head.headers:
+        asked["after"] = request.head.headers["last-event-id"]
+    return Stream(guest.events.tell(query_number(asked, "after", 0, _LARGE)), events.CONTENT_TYPE)
+
+
+async def start_process(guest: Guest, request: Request) -> AnyAnswer:
+    detach = query_flag(request.head.query, "detach")
+    start = parse_start(await read_object(request), guest, request.arrived)
+    return await _start(guest, start, detach=detach)
+
+
+async def start_terminal(guest: Guest, request: Request) -> AnyAnswer:
+    return await _start(guest, parse_terminal(await read_object(request), guest, request.arrived), detach=False)
+
+
+async def _start(guest: Guest, start: Start, *, detach: bool) -> AnyAnswer:
+    process, reader = await guest.processes.start(start)
+    if detach:
+        reader.detach()
+        return Answer(to_json(process.facts()), 201)
+    return _frames(process, reader)
+
+
+def _frames(process: Process, reader: Reader) -> Stream:
+    return Stream(tell(process, reader), frames.CONTENT_TYPE, close=reader.detach)
+
+
+async def list_processes(guest: Guest, _request: Request) -> Answer:
+    return Answer(to_json({"processes": [process.facts() for process in guest.processes.all()]}))
+
+
+async def show_process(_guest: Guest, _request: Request, process: Process) -> Answer:
+    return Answer(to_json(process.facts()))
+
+
+async def attach(_guest: Guest, request: Request, process: Process) -> Stream:
+    after = query_number(request.head.query, "after", 0, _LARGE)
+    return _frames(process, process.output.attach(after))
+
+
+async def write_stdin(_guest: Guest, request: Request, process: Process) -> Answer:
+    eof = query_flag(request.head.query, "eof")
+    inlet = process.input(eof=eof)
+    written = 0
+    while pieces := await request.body.take():
+        process.input(eof=eof)
+        await inlet.write(pieces)
+        written += sum(map(len, pieces))
+    if eof:
+        await inlet.end()
+    return Answer(b'{"bytes":%d}' % written)
+
+
+async def send_signal(_guest: Guest, request: Request, process: Process) -> Answer:
+    fields = await read_object(request)
+    number, group = parse_signal(fields), fields.flag("group")
+    process.signal(number, group=group is not False)
+    return Answer()
+
+
+async def resize(_guest: Guest, request: Request, process: Process) -> Answer:
+    window = parse_window(await read_object(request))
+    process.resize(window.cols, window.rows)
+    return Answer()
+
+
+ROUTES: dict[str, dict[str, Handler]] = {
+    "/health": {"GET": health},
+    "/identity": {"POST": identify},
+    "/rehearse": {"POST": rehearse},
+    "/logs": {"GET": logs},
+    "/events": {"GET": tell_events},
+    "/processes": {"GET": list_processes, "POST": start_process},
+    "/terminal": {"POST": start_terminal},
+    "/files/content": {"GET": file_routes.read, "PUT": file_routes.put},
+    "/files/stat": {"GET": file_routes.show},
+    "/files/list": {"GET": file_routes.list_below},
+    "/files/make": {"POST": file_routes.make},
+    "/files/move": {"POST": file_routes.move},
+    "/files/remove": {"POST": file_routes.remove},
+    "/files/watch": {"GET": file_routes.watch},
+    "/files/write": {"POST": file_routes.write},
+}
+
+# Below /processes/{pid}; the first one is the process itself.
+PROCESS_ROUTES: dict[str, dict[str, ProcessHandler]] = {
+    "": {"GET": show_process},
+    "attach": {"GET": attach},
+    "stdin": {"POST": write_stdin},
+    "signal": {"POST": send_signal},
+    "resize": {"POST": resize},
+}
+
+
+async def respond(guest: Guest, request: Request) -> AnyAnswer:
+    """Answer any request. Raises `RefusedError` for what the contract refuses."""
+    head = request.head
+    methods = ROUTES.get(head.path)
+    if methods is not None:
+        return await _allowed(methods, head.method, head.path)(guest, request)
+    parts = head.path.split("/")
+    if parts[1] == "processes" and len(parts) in (3, 4):
+        process_methods = PROCESS_ROUTES.get(parts[3] if len(parts) == 4 else "")
+        if process_methods is not None:
+            handler = _allowed(process_methods, head.method, head.path)
+            return await handler(guest, request, guest.processes.find(_decoded(parts[2])))
+    raise RefusedError("not_found", f"there is no route {head.path[:200]}")
+
+
+def _allowed(methods: dict[str, H], method: str, path: str) -> H:
+    handler = methods.get(method)
+    if handler is None:
+        raise RefusedError("method_not_allowed", f"{path[:200]} takes {' and '.join(methods)}, not {method}")
+    return handler
+
+
+def _decoded(part: str) -> str:
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError as exc:
+        raise bad_field("pid", f"{part[:80]} is not UTF-8") from exc

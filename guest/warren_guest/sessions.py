@@ -1,0 +1,57 @@
+"""Who belongs to whom among the machine's processes, as /proc tells it; and killing all of them."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+# A process may fork while the list is read. Each pass kills all that it finds, so a few are enough.
+_PASSES = 8
+
+
+def _relations() -> Iterator[tuple[int, int, int]]:
+    """`(pid, parent, session)` of every process that is not a zombie."""
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                text = file.read()
+        except OSError:
+            continue  # it is gone
+        # The name in the second field may hold anything, but not a later ")" than its own.
+        state, parent, _group, session = text[text.rindex(b")") + 2 :].split(maxsplit=4)[:4]
+        if state not in (b"Z", b"X"):
+            yield int(name), int(parent), int(session)
+
+
+def _kill_all(find: Callable[[], list[int]]) -> None:
+    for _ in range(_PASSES):
+        found = find()
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def kill_session(session: int) -> None:
+    """Kill every process of `session`: job control puts them in process groups of their own."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(session, signal.SIGKILL)
+    _kill_all(lambda: [pid for pid, _, sid in _relations() if sid == session])
+
+
+def kill_descendants() -> None:
+    """Kill everything that this process started, and what that started."""
+    _kill_all(_descendants)
+
+
+def _descendants() -> list[int]:
+    children: dict[int, list[int]] = {}
+    for pid, parent, _ in _relations():
+        children.setdefault(parent, []).append(pid)
+    found = list(children.get(os.getpid(), ()))
+    for pid in found:  # grows while it is walked
+        found += children.get(pid, ())
+    return found

@@ -1,0 +1,206 @@
+"""What an image is made of: `image.toml`, read and checked as a whole before anything is built.
+
+An image with a `base` has all that the base has, and then its own: packages and users are added, setup steps come after
+the base's, sizes are its own.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from images.errors import ImageError
+
+FILE_NAME = "image.toml"
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+_PATH = re.compile(r"(/[A-Za-z0-9._-]+)+")
+
+
+@dataclass(frozen=True)
+class User:
+    """An account with a group of the same name and number."""
+
+    name: str
+    uid: int
+    home: str
+    shell: str
+    sudo: bool
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """The size of a machine for which none was asked."""
+
+    vcpus: int
+    memory_mb: int
+    disk_mb: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One image, its bases already folded in. `files` are the `image.toml` it was read from, the base's first."""
+
+    name: str
+    base: str | None
+    packages: tuple[str, ...]
+    users: tuple[User, ...]
+    setup: tuple[str, ...]
+    size_mb: int
+    defaults: Defaults
+    files: tuple[Path, ...]
+
+    def root_inputs(self) -> dict[str, object]:
+        """Return what decides the content of the root file system, as JSON values: sizes are not among it."""
+        return {
+            "packages": list(self.packages),
+            "users": [asdict(user) for user in self.users],
+            "setup": list(self.setup),
+        }
+
+
+def known_images(folder: Path) -> list[str]:
+    """Return the names of the images that `folder` has a file for."""
+    return sorted(path.parent.name for path in folder.glob(f"*/{FILE_NAME}"))
+
+
+def load(folder: Path, name: str, *, above: tuple[str, ...] = ()) -> Recipe:
+    """Read the image called `name`, with its bases. Raises `ImageError` naming the file, the field and the value."""
+    if name not in (known := known_images(folder)):
+        raise ImageError(f"there is no image called {name!r}", hint=f"known: {', '.join(known)}")
+    if name in above:
+        raise ImageError(f"image {name!r} is its own base: {' → '.join([*above, name])}")
+    path = folder / name / FILE_NAME
+    own = _read(path)
+    if own.base is None:
+        return own
+    if own.base not in known:
+        raise ImageError(f"{path}: base = {own.base!r}: no such image", hint=f"known: {', '.join(known)}")
+    return _fold(load(folder, own.base, above=(*above, name)), own)
+
+
+def _fold(base: Recipe, own: Recipe) -> Recipe:
+    taken = {user.name for user in base.users} & {user.name for user in own.users}
+    if taken:
+        raise ImageError(f"{own.files[-1]}: users = {sorted(taken)}: the base {base.name!r} has them already")
+    return Recipe(
+        name=own.name,
+        base=own.base,
+        packages=tuple(sorted({*base.packages, *own.packages})),
+        users=base.users + own.users,
+        setup=base.setup + own.setup,
+        size_mb=own.size_mb,
+        defaults=own.defaults,
+        files=base.files + own.files,
+    )
+
+
+def _read(path: Path) -> Recipe:
+    try:
+        fields = _Fields(tomllib.loads(path.read_text()), str(path))
+    except tomllib.TOMLDecodeError as exc:
+        raise ImageError(f"{path}: not valid TOML: {exc}") from exc
+    recipe = Recipe(
+        name=fields.text("name", _NAME),
+        base=fields.text("base", _NAME) if fields.has("base") else None,
+        packages=tuple(sorted(set(fields.texts("packages", _PACKAGE)))),
+        users=tuple(_user(each) for each in fields.tables("users")),
+        setup=tuple(fields.texts("setup")),
+        size_mb=fields.number("size_mb", 16, 65_536),
+        defaults=_defaults(fields.table("defaults")),
+        files=(path,),
+    )
+    fields.end()
+    if recipe.name != path.parent.name:
+        raise ImageError(f"{path}: name = {recipe.name!r}: must be that of its folder, {path.parent.name!r}")
+    return recipe
+
+
+def _user(fields: "_Fields") -> User:
+    user = User(
+        name=fields.text("name", _NAME),
+        # Below 1000 are Debian's own accounts; 65534 is nobody.
+        uid=fields.number("uid", 1000, 60_000),
+        home=fields.text("home", _PATH),
+        shell=fields.text("shell", _PATH),
+        sudo=fields.flag("sudo"),
+    )
+    fields.end()
+    return user
+
+
+def _defaults(fields: "_Fields") -> Defaults:
+    defaults = Defaults(
+        vcpus=fields.number("vcpus", 1, 64),
+        memory_mb=fields.number("memory_mb", 128, 1_048_576),
+        disk_mb=fields.number("disk_mb", 64, 1_048_576),
+    )
+    fields.end()
+    return defaults
+
+
+class _Fields:
+    """One table of an `image.toml`, taken field by field. Every refusal names the file, the field and the value."""
+
+    def __init__(self, table: Mapping[str, object], where: str) -> None:
+        self._left = dict(table)
+        self._where = where
+
+    def has(self, field: str) -> bool:
+        return field in self._left
+
+    def text(self, field: str, pattern: re.Pattern[str]) -> str:
+        value = self._take(field)
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise self._refusal(field, value, f"must be text like {pattern.pattern}")
+        return value
+
+    def texts(self, field: str, pattern: re.Pattern[str] | None = None) -> list[str]:
+        """Return a list of texts; an absent field is an empty list."""
+        values = self._left.pop(field, [])
+        if not isinstance(values, list):
+            raise self._refusal(field, values, "must be a list")
+        for value in values:
+            if not isinstance(value, str) or not value or (pattern and not pattern.fullmatch(value)):
+                raise self._refusal(field, value, f"must be text like {pattern.pattern if pattern else 'a shell line'}")
+        return values
+
+    def number(self, field: str, low: int, high: int) -> int:
+        value = self._take(field)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self._refusal(field, value, f"must be a whole number from {low} to {high}")
+        return value
+
+    def flag(self, field: str) -> bool:
+        value = self._take(field)
+        if not isinstance(value, bool):
+            raise self._refusal(field, value, "must be true or false")
+        return value
+
+    def table(self, field: str) -> "_Fields":
+        value = self._take(field)
+        if not isinstance(value, dict):
+            raise self._refusal(field, value, "must be a table")
+        return _Fields(value, f"{self._where}: {field}")
+
+    def tables(self, field: str) -> list["_Fields"]:
+        """Return a list of tables; an absent field is an empty list."""
+        values = self._left.pop(field, [])
+        if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+            raise self._refusal(field, values, "must be a list of tables")
+        return [_Fields(value, f"{self._where}: {field}[{index}]") for index, value in enumerate(values)]
+
+    def end(self) -> None:
+        """Refuse what nobody asked for: a misspelt field must not be passed over in silence."""
+        for field, value in self._left.items():
+            raise self._refusal(field, value, "no such field")
+
+    def _take(self, field: str) -> object:
+        if field not in self._left:
+            raise ImageError(f"{self._where}: {field}: is missing")
+        return self._left.pop(field)
+
+    def _refusal(self, field: str, value: object, why: str) -> ImageError:
+        return ImageError(f"{self._where}: {field} = {value!r}: {why}")

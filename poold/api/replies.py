@@ -1,0 +1,66 @@
+"""Requests in, replies out: bounded bodies, JSON, and the one place where errors become HTTP."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from contract.errors import CapacityError, TooLarge, WarrenError
+
+log = logging.getLogger("poold.api")
+
+MAX_JSON_BYTES = 1 << 20
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+# Starlette's own refusals, in our shape.
+CODES = {404: "no_such_route", 405: "method_not_allowed"}
+
+
+async def read_body(request: Request) -> bytes:
+    """The request's JSON body. One that is too long is refused before it is read to its end."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_JSON_BYTES:
+            raise TooLarge(f"the body must have at most {MAX_JSON_BYTES} bytes", limit=MAX_JSON_BYTES)
+    return bytes(body)
+
+
+def json_reply(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(value), status, headers, media_type="application/json")
+
+
+def error_reply(error: WarrenError) -> Response:
+    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, CapacityError) else None
+    return json_reply(error.body(), error.status, headers)
+
+
+async def on_warren_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, WarrenError)  # noqa: S101 — it is registered for nothing else
+    if error.status >= 500 and not isinstance(error, CapacityError):
+        log.error("request failed", extra={"code": error.code, "why": error.message})
+    return error_reply(error)
+
+
+async def on_http_exception(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 — it is registered for nothing else
+    code = CODES.get(error.status_code, "bad_request")
+    return json_reply({"error": {"code": code, "message": error.detail}}, error.status_code, dict(error.headers or {}))
+
+
+async def on_bug(_request: Request, error: Exception) -> Response:
+    """Nobody foresaw this. The caller learns nothing of our insides; the log has the traceback."""
+    log.error("unforeseen error in a request", exc_info=error)
+    return json_reply({"error": {"code": "internal", "message": "an internal error; the host's log has more"}}, 500)
+
+
+EXCEPTION_HANDLERS: dict[Any, Any] = {
+    WarrenError: on_warren_error,
+    HTTPException: on_http_exception,
+    Exception: on_bug,
+}

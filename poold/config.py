@@ -1,0 +1,111 @@
+"""What poold is told at its start, checked as a whole. Read from the environment in `__main__` and nowhere else."""
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract.models import ShapeLimits
+from poold.errors import ConfigError
+
+ENGINES = ("qemu", "local")
+POOL_ENTRY = re.compile(r"([a-z][a-z0-9_-]*)=(\d+)(?:-(\d+))?")
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """How many machines of one image are kept warm: never fewer than `floor`, never more than `ceiling`."""
+
+    floor: int
+    ceiling: int
+
+
+@dataclass(frozen=True)
+class Config:
+    host: str
+    port: int
+    state_dir: Path  # the ledger, snapshots and drives; must survive a restart
+    run_dir: Path  # pins of namespaces; empty after a boot
+    images_dir: Path
+    engine: str
+    slots: int
+    base_uid: int  # slot n runs as this plus n
+    memory_budget_mb: int
+    limits: ShapeLimits
+    pool: Mapping[str, PoolSize]
+    default_timeout_s: int
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], *, host_memory_mb: int, host_cpus: int) -> "Config":
+        """Everything is checked here; messages name the variable and the value."""
+        read = _Reader(environ)
+        host, port = read.listen("POOLD_LISTEN", "127.0.0.1:7070")
+        engine = read.one_of("POOLD_ENGINE", ENGINES, "qemu")
+        state_dir = Path(environ.get("POOLD_STATE_DIR", "/var/lib/warren")).absolute()
+        slots = read.integer("POOLD_SLOTS", 64, 1, 4096)
+        budget = read.integer("POOLD_MEMORY_MB", host_memory_mb * 8 // 10, 256, 1 << 30)
+        return cls(
+            host=host,
+            port=port,
+            state_dir=state_dir,
+            run_dir=Path(environ.get("POOLD_RUN_DIR", "/run/warren")).absolute(),
+            images_dir=Path(environ.get("POOLD_IMAGES", str(state_dir / "images"))).absolute(),
+            engine=engine,
+            slots=slots,
+            base_uid=read.integer("POOLD_BASE_UID", 230_000, 1000, 1 << 30),
+            memory_budget_mb=budget,
+            limits=ShapeLimits(
+                vcpus=read.integer("POOLD_MAX_VCPUS", max(4, host_cpus), 1, 255),
+                memory_mb=read.integer("POOLD_MAX_MEMORY_MB", min(8192, budget), 128, 1 << 30),
+                disk_mb=read.integer("POOLD_MAX_DISK_MB", 20_480, 128, 1 << 30),
+            ),
+            pool=read.pool("POOLD_POOL", "python=2-8"),
+            default_timeout_s=read.integer("POOLD_DEFAULT_TIMEOUT_SEC", 3600, 1, 30 * 24 * 3600),
+        )
+
+
+class _Reader:
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def integer(self, name: str, default: int, low: int, high: int) -> int:
+        text = self._environ.get(name, str(default))
+        if not re.fullmatch(r"\d{1,12}", text) or not low <= int(text) <= high:
+            raise ConfigError(f"{name} must be a whole number from {low} to {high}, got {text!r}")
+        return int(text)
+
+    def one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        text = self._environ.get(name, default)
+        if text not in allowed:
+            raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {text!r}")
+        return text
+
+    def listen(self, name: str, default: str) -> tuple[str, int]:
+        """An address on loopback: until requests are signed, whoever reaches poold may do everything."""
+        text = self._environ.get(name, default)
+        host, _, port = text.rpartition(":")
+        if not port.isdigit() or int(port) > 65_535:
+            raise ConfigError(f"{name} must be ADDRESS:PORT, got {text!r}")
+        try:
+            is_loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
+        except ValueError:
+            is_loopback = False
+        if not is_loopback:
+            raise ConfigError(f"{name} must be a loopback address (127.0.0.1 or [::1]), got {text!r}")
+        return host.strip("[]"), int(port)
+
+    def pool(self, name: str, default: str) -> dict[str, PoolSize]:
+        """`image=floor-ceiling` or `image=floor`, with commas between."""
+        text = self._environ.get(name, default)
+        sizes = {}
+        for entry in filter(None, (part.strip() for part in text.split(","))):
+            match = POOL_ENTRY.fullmatch(entry)
+            if match is None:
+                raise ConfigError(f"{name} must be like 'python=2-8,minimal=1', got {entry!r}")
+            floor = int(match[2])
+            ceiling = int(match[3] or max(floor, 1))
+            if ceiling < floor:
+                raise ConfigError(f"{name}: the ceiling is below the floor in {entry!r}")
+            sizes[match[1]] = PoolSize(floor, ceiling)
+        return sizes

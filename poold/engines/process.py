@@ -1,0 +1,99 @@
+"""Processes that outlive us: started in sessions of their own, watched and ended by pidfd, found again by their argv."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from poold.errors import EngineError
+from poold.lifetimes import finish
+
+KILL_LIMIT_S = 10  # a process in uninterruptible disk sleep may take a while to go
+
+
+async def start(argv: Sequence[str], *, log: Path, keep_fds: Sequence[int] = (), cwd: Path | None = None) -> int:
+    """Start `argv` in a session of its own and return its pid. When cancelled, it may have been started."""
+
+    def popen() -> int:
+        with log.open("ab") as out:
+            child = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, pass_fds=keep_fds, start_new_session=True, cwd=cwd
+            )
+        child.returncode = 0  # `watch` reaps it; Popen must not
+        return child.pid
+
+    try:
+        return await finish(asyncio.to_thread(popen))
+    except OSError as error:
+        raise EngineError("starting", argv[0], hint=str(error)) from error
+
+
+def watch(pid: int) -> "asyncio.Future[str]":
+    """A future that is set to the reason once process `pid` is gone. If it is our child, it is reaped."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[str] = loop.create_future()
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        ended.set_result("its process was gone")
+        return ended
+
+    def gone() -> None:
+        loop.remove_reader(pidfd)
+        reason = _reap(pidfd)
+        os.close(pidfd)
+        if not ended.done():
+            ended.set_result(reason)
+
+    loop.add_reader(pidfd, gone)
+    return ended
+
+
+async def end(pid: int) -> None:
+    """Kill `pid` and wait until it is gone. Succeeds if there is none."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
+    loop.add_reader(pidfd, gone.set)
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        async with asyncio.timeout(KILL_LIMIT_S):
+            await gone.wait()
+    except TimeoutError as error:
+        raise EngineError("killing", f"process {pid}", hint="it does not end; look at its stack in /proc") from error
+    finally:
+        loop.remove_reader(pidfd)
+        _reap(pidfd)
+        os.close(pidfd)
+
+
+def find(marker: str) -> list[int]:
+    """The pids of all processes that have `marker` as one whole argument."""
+    wanted = marker.encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def _reap(pidfd: int) -> str:
+    """Collect the process if it is our child, and say how it ended."""
+    try:
+        result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+    except ChildProcessError:
+        return "its process ended"  # somebody else's child (a former daemon's), or reaped already
+    if result is None:
+        return "its process ended"
+    if result.si_code == os.CLD_EXITED:
+        return f"its process exited with status {result.si_status}"
+    return f"its process was killed by {signal.Signals(result.si_status).name}"

@@ -1,0 +1,58 @@
+"""The images on this host, as the builder's manifests tell of them. Read-only: building is `python -m images build`."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from contract.errors import BadField
+from contract.models import Shape
+from poold.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Image:
+    name: str
+    key: str  # a hash of everything that went into it
+    rootfs: Path
+    kernel: Path
+    initramfs: Path
+    defaults: Shape
+
+
+class Images:
+    """Finds images by name in the builder's folder. Looks again each time: an operator may build while we run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def names(self) -> list[str]:
+        if not self._folder.is_dir():
+            return []
+        return sorted(path.name for path in self._folder.iterdir() if path.is_symlink() and path.is_dir())
+
+    def find(self, name: str) -> Image:
+        """The current build of image `name`, or `BadField` with the names that exist."""
+        names = self.names()
+        if name not in names:
+            raise BadField("image", name, f"must be one of {', '.join(names) or '(no image is built)'}")
+        return read_image(self._folder / name)
+
+
+def read_image(pointer: Path) -> Image:
+    """The image that `pointer` leads to. Later builds may move the pointer; the image stays what it was."""
+    folder = Path(os.path.realpath(pointer))
+    manifest = orjson.loads((folder / "manifest.json").read_bytes())
+    try:
+        defaults = manifest["defaults"]
+        return Image(
+            name=manifest["name"],
+            key=manifest["key"],
+            rootfs=folder / manifest["rootfs"],
+            kernel=folder / manifest["kernel"],
+            initramfs=folder / manifest["initramfs"],
+            defaults=Shape(manifest["name"], defaults["vcpus"], defaults["memory_mb"], defaults["disk_mb"]),
+        )
+    except KeyError as error:
+        raise ConfigError(f"{folder}/manifest.json has no {error}: build the image again") from error

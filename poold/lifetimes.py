@@ -1,0 +1,30 @@
+"""Ends that must come about: clean-up that cancellation does not cut short."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def finish(work: Awaitable[T], *, undo: Callable[[T], object] | None = None) -> T:
+    """Return what `work` returns. A cancellation waits until `work` has ended, and then `undo` gets its result.
+
+    For undoing, and for threads: what a thread does cannot be taken back half-way, so we wait and then undo.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    if cancelled is None:
+        return task.result()
+    if task.cancelled():
+        raise cancelled
+    if (error := task.exception()) is not None:
+        raise cancelled from error
+    if undo is not None:
+        undo(task.result())
+    raise cancelled

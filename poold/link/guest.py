@@ -1,0 +1,136 @@
+"""A guest, as poold talks to it: calls with JSON both ways, and exchanges that stream."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import orjson
+
+from contract.errors import WarrenError
+from poold.errors import EngineError, GuestError, GuestRefused, MachineDied
+from poold.link.http import Answer, Body, Connection
+
+MAX_JSON_BYTES = 4 << 20  # a full list of 10,000 files is about 3 MB
+ANSWER_LIMIT_S = 30.0  # until a guest must have begun to answer; a busy one under emulation is slow
+MAX_IDLE = 2  # connections kept for the next call
+
+# Refusals that a caller may see as they are. Anything else that a guest makes up is its fault, not the caller's.
+CALLERS_FAULT = frozenset({400, 403, 404, 405, 409, 413, 416, 429, 507})
+
+Dial = Callable[[], Awaitable[socket.socket]]
+
+
+class Guest:
+    """The link to one machine's guest. Ends with it: whoever waits for an answer then gets `MachineDied`."""
+
+    def __init__(self, dial: Dial, ended: "asyncio.Future[str]") -> None:
+        self._dial = dial
+        self._ended = ended
+        self._idle: list[Connection] = []
+        self._open: set[Connection] = set()
+        ended.add_done_callback(self._died)
+
+    async def call(self, method: str, target: str, body: Any = None, *, limit_s: float = ANSWER_LIMIT_S) -> dict[str, Any]:
+        """One request with a JSON body, answered by a JSON object."""
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        data = None if body is None else orjson.dumps(body)
+        try:
+            async with asyncio.timeout(limit_s), self.exchange(method, target, headers=headers, body=data) as answer:
+                return _object(await answer.read(MAX_JSON_BYTES))
+        except TimeoutError as error:
+            raise GuestError(f"the guest did not answer {method} {target.split('?')[0]} within {limit_s:g} s") from error
+
+    @contextlib.asynccontextmanager
+    async def exchange(
+        self, method: str, target: str, *, headers: Mapping[str, str] | None = None, body: Body | None = None
+    ) -> AsyncIterator[Answer]:
+        """Send a request and give its answer, once the head is there. Raises `GuestRefused` if it is a refusal.
+
+        After the block the connection is kept for the next call, or closed if anything of this one is left.
+        """
+        connection = await self._connection()
+        try:
+            await connection.send(method, target, headers or {}, body)
+            answer = await self._head(connection, method, target)
+            if answer.status >= 300:
+                raise _refusal(answer.status, await answer.read(MAX_JSON_BYTES))
+            yield answer
+        finally:
+            self._put_back(connection)
+
+    def close(self) -> None:
+        """Hang up. Exchanges that are under way fail."""
+        self._ended.remove_done_callback(self._died)
+        for connection in list(self._open):
+            connection.fail(GuestError("the link was closed"))
+        self._idle.clear()
+        self._open.clear()
+
+    async def _head(self, connection: Connection, method: str, target: str) -> Answer:
+        try:
+            async with asyncio.timeout(ANSWER_LIMIT_S):
+                return await connection.answer()
+        except TimeoutError as error:
+            path = target.split("?")[0]
+            raise GuestError(f"the guest did not answer {method} {path} within {ANSWER_LIMIT_S:g} s") from error
+
+    async def _connection(self) -> Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_reusable:
+                return connection
+            self._open.discard(connection)
+        if self._ended.done():
+            raise MachineDied(f"the machine ended: {self._ended.result()}")
+        return await self._connect()
+
+    async def _connect(self) -> Connection:
+        try:
+            async with asyncio.timeout(ANSWER_LIMIT_S):
+                sock = await self._dial()
+        except (TimeoutError, EngineError) as error:
+            if self._ended.done():
+                raise MachineDied(f"the machine ended: {self._ended.result()}") from error
+            raise GuestError(f"the guest cannot be reached: {error or 'no answer'}") from error
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(Connection, sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+        self._open.add(connection)
+        return connection
+
+    def _put_back(self, connection: Connection) -> None:
+        if connection.is_reusable and len(self._idle) < MAX_IDLE and connection in self._open:
+            self._idle.append(connection)
+        else:
+            self._open.discard(connection)
+            connection.fail(GuestError("the exchange was abandoned"))
+
+    def _died(self, ended: "asyncio.Future[str]") -> None:
+        for connection in list(self._open):
+            connection.fail(MachineDied(f"the machine ended: {ended.result()}"))
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise GuestError(f"the guest's answer is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise GuestError("the guest's answer is not a JSON object")
+    return value
+
+
+def _refusal(status: int, body: bytes) -> WarrenError:
+    """What a guest's refusal means to the caller."""
+    try:
+        told = _object(body)["error"]
+        code, message = str(told["code"])[:64], str(told["message"])[:1000]
+    except (GuestError, KeyError, TypeError):
+        return GuestError(f"the guest answered with status {status} and no reason")
+    if status not in CALLERS_FAULT:
+        return GuestError(f"the guest answered with status {status}: {message}")
+    return GuestRefused(status, code, message)

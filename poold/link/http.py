@@ -1,0 +1,201 @@
+"""One HTTP/1.1 connection to a guest: a request goes out, an answer comes in, both streamed with flow control."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+
+import httptools
+
+from contract.errors import WarrenError
+from poold.errors import GuestError
+
+MAX_HEAD_BYTES = 32 << 10
+HIGH_WATER = 256 << 10  # of an answer's body waiting for its reader; then the guest has to wait
+LOW_WATER = 64 << 10
+STALL_LIMIT_S = 60.0  # how long a guest may take no byte of a request before it counts as gone
+
+Body = bytes | AsyncIterator[bytes]
+
+
+class Answer:
+    """A guest's answer: its head is there, its body is read piece by piece."""
+
+    def __init__(self, connection: "Connection", status: int, headers: Mapping[str, str]) -> None:
+        self._connection = connection
+        self.status = status
+        self.headers = headers
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes. The next read from the guest waits until this one has been taken."""
+        while chunk := await self._connection.next_chunk():
+            yield chunk
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body, or `GuestError` if it is longer than `limit`."""
+        body = bytearray()
+        async for chunk in self.chunks():
+            body += chunk
+            if len(body) > limit:
+                raise GuestError(f"the guest's answer is longer than {limit} bytes")
+        return bytes(body)
+
+
+class Connection(asyncio.Protocol):
+    """The protocol of one connection. One exchange at a time; `is_reusable` says whether another may follow."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._failed: WarrenError | None = None
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._reset()
+        self._in_exchange = False
+
+    def _reset(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._head_bytes = 0
+        self._headers: dict[str, str] = {}
+        self._head: asyncio.Future[int] = self._loop.create_future()
+        self._chunks: deque[bytes] = deque()
+        self._waiting = 0  # bytes in _chunks
+        self._complete = False
+        self._paused = False
+        self._news = asyncio.Event()
+
+    # What a caller does.
+
+    async def send(self, method: str, target: str, headers: Mapping[str, str], body: Body | None) -> None:
+        """Send a request. An answer that comes before the body is through stops the sending: it is a refusal."""
+        self._raise_if_failed()
+        self._reset()
+        self._in_exchange = True
+        lines = [f"{method} {target} HTTP/1.1", "Host: guest", *(f"{name}: {value}" for name, value in headers.items())]
+        if isinstance(body, bytes):
+            lines.append(f"Content-Length: {len(body)}")
+        elif body is not None and "Content-Length" not in headers:
+            lines.append("Transfer-Encoding: chunked")
+        head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
+        await self._write(head + body if isinstance(body, bytes) else head)
+        if body is not None and not isinstance(body, bytes):
+            await self._send_pieces(body, chunked="Content-Length" not in headers)
+
+    async def _send_pieces(self, body: AsyncIterator[bytes], *, chunked: bool) -> None:
+        async for piece in body:
+            if self._head.done():
+                self._failed = GuestError("the guest answered before it had the whole request")  # not to be reused
+                return
+            if piece:
+                await self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+        if chunked:
+            await self._write(b"0\r\n\r\n")
+
+    async def answer(self) -> Answer:
+        """Wait for the head of the answer."""
+        status = await asyncio.shield(self._head)
+        return Answer(self, status, self._headers)
+
+    async def next_chunk(self) -> bytes:
+        """The next piece of the body; empty at its end."""
+        while not self._chunks:
+            if self._complete:
+                return b""
+            self._raise_if_failed()
+            self._news.clear()
+            await self._news.wait()
+        chunk = self._chunks.popleft()
+        self._waiting -= len(chunk)
+        if self._paused and self._waiting <= LOW_WATER and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        return chunk
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether the last exchange ended as it should and the guest keeps the connection open."""
+        return self._failed is None and not self._in_exchange and not self._chunks
+
+    def fail(self, error: WarrenError) -> None:
+        """End the connection; whoever waits for something on it gets `error`."""
+        if self._failed is None:
+            self._failed = error
+        if not self._head.done():
+            self._head.set_exception(self._failed)
+            self._head.exception()  # nobody may be waiting, and that is no warning's worth
+        self._news.set()
+        self._may_write.set()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _raise_if_failed(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    async def _write(self, data: bytes) -> None:
+        if not self._may_write.is_set():
+            await self._wait_for_room()
+        if self._transport is None or self._transport.is_closing():
+            self._raise_if_failed()
+            raise GuestError("the guest hung up")
+        self._transport.write(data)
+
+    async def _wait_for_room(self) -> None:
+        try:
+            async with asyncio.timeout(STALL_LIMIT_S):
+                await self._may_write.wait()
+        except TimeoutError as error:
+            raise GuestError(f"the guest took no byte of the request for {STALL_LIMIT_S:g} s") from error
+
+    # What the event loop says.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 — what a stream protocol is always given
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if not self._in_exchange:
+            self.fail(GuestError("the guest spoke without being asked"))
+            return
+        if not self._head.done():
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self.fail(GuestError(f"the guest's answer is not HTTP: {error}"))
+            return
+        if not self._head.done() and self._head_bytes > MAX_HEAD_BYTES:
+            self.fail(GuestError(f"the head of the guest's answer is longer than {MAX_HEAD_BYTES} bytes"))
+        if self._waiting > HIGH_WATER and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self.fail(GuestError("the guest hung up"))
+        self._transport = None
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    # What the parser says.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        if not self._head.done():
+            self._head.set_result(self._parser.get_status_code())
+
+    def on_body(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self._waiting += len(data)
+        self._news.set()
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+        if not self._parser.should_keep_alive() and self._failed is None:
+            self._failed = GuestError("the guest closed the connection")
+        self._in_exchange = False
+        self._news.set()
