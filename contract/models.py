@@ -49,7 +49,7 @@ class ShapeLimits:
 
 @dataclass(frozen=True)
 class CreateSandbox:
-    image: str
+    image: str | None  # the host's default
     vcpus: int | None
     memory_mb: int | None
     disk_mb: int | None
@@ -61,7 +61,7 @@ class CreateSandbox:
     def parse(cls, body: bytes, limits: ShapeLimits) -> "CreateSandbox":
         fields = Fields.parse(body)
         request = cls(
-            image=fields.text("image", max_chars=64, default="python"),
+            image=fields.text("image", max_chars=64, default=None),
             vcpus=fields.integer("vcpus", low=1, high=limits.vcpus, default=None),
             memory_mb=_step("memory_mb", fields.integer("memory_mb", low=128, high=limits.memory_mb, default=None)),
             disk_mb=_step("disk_mb", fields.integer("disk_mb", low=128, high=limits.disk_mb, default=None)),

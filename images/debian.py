@@ -79,7 +79,7 @@ class Archive:
         for name in ("lists/partial", "cache/archives/partial", "parts"):
             (folder / name).mkdir(parents=True)
         self._options = [
-            f"-oDir::Etc::SourceList={'/dev/null'}",
+            "-oDir::Etc::SourceList=/dev/null",
             f"-oDir::Etc::SourceParts={folder / 'parts'}",
             f"-oDir::State::Lists={folder / 'lists'}",
             f"-oDir::Cache={folder / 'cache'}",

@@ -13,7 +13,8 @@ from images.programs import run_contained
 from images.recipe import Recipe, User
 from images.tree import fix_times, settle
 
-TREE = "tree"
+# Behind a folder that only root may enter: it has programs that run as root for whoever reaches them.
+TREE = "closed/tree"
 
 # The guest has an environment of its own, so that nothing done to the image's Python can reach it.
 GUEST_HOME = "/opt/warren-guest"
@@ -44,6 +45,7 @@ def root_key(recipe: Recipe, sources: Sources) -> str:
 def make_root(into: Path, recipe: Recipe, sources: Sources, work: Path) -> list[Package]:
     """Lay the root file system out in the folder `into`; return the packages that are installed in it."""
     since = int(time.time())
+    (into / TREE).parent.mkdir(mode=0o700)
     shown = work / "packages"
     hook = work / "finish.sh"
     hook.write_text(finishing_script(recipe, packages_into=shown))

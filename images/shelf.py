@@ -48,9 +48,7 @@ class Shelf:
     @contextmanager
     def open_for_building(self, waiting: Callable[[], None]) -> Iterator[None]:
         """Be the only builder during the block; `waiting` is called if somebody else is, before waiting for them."""
-        self._root.mkdir(parents=True, exist_ok=True)
-        # Nobody else's: a root file system has programs that run as root for whoever reaches them.
-        (self._root / "cache").mkdir(mode=0o700, exist_ok=True)
+        (self._root / "cache").mkdir(parents=True, exist_ok=True)
         with (self._root / ".lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

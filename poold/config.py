@@ -34,7 +34,9 @@ class Config:
     memory_budget_mb: int
     limits: ShapeLimits
     pool: Mapping[str, PoolSize]
+    default_image: str
     default_timeout_s: int
+    guest_path: Path  # the guest's package, for the local engine
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, host_memory_mb: int, host_cpus: int) -> "Config":
@@ -60,7 +62,9 @@ class Config:
                 memory_mb=read.integer("POOLD_MAX_MEMORY_MB", min(8192, budget), 128, 1 << 30),
                 disk_mb=read.integer("POOLD_MAX_DISK_MB", 20_480, 128, 1 << 30),
             ),
-            pool=read.pool("POOLD_POOL", "python=2-8"),
+            pool=read.pool("POOLD_POOL", "host=1-4" if engine == "local" else "python=2-8"),
+            default_image=environ.get("POOLD_DEFAULT_IMAGE", "host" if engine == "local" else "python"),
+            guest_path=Path(environ.get("POOLD_GUEST", str(Path(__file__).parent.parent / "guest"))).absolute(),
             default_timeout_s=read.integer("POOLD_DEFAULT_TIMEOUT_SEC", 3600, 1, 30 * 24 * 3600),
         )
 

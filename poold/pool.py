@@ -123,7 +123,9 @@ class Pool:
             try:
                 return await self._identify(place, identity)
             except BROKEN as error:
-                log.warning("a warm machine failed, restoring another", extra={"machine": place.machine_id, "why": str(error)})
+                log.warning(
+                    "a warm machine failed, restoring another", extra={"machine": place.machine_id, "why": str(error)}
+                )
                 await self._clear(place)
         await self._restore(place)
         return await self._identify(place, identity)

@@ -46,11 +46,21 @@ class Live:
 class Sandboxes:
     """All sandboxes of this host. Open as a block: after it, none of them has a machine."""
 
-    def __init__(self, ledger: Ledger, pool: Pool, images: Images, sources: Sources, *, default_timeout_s: int) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        pool: Pool,
+        images: Images,
+        sources: Sources,
+        *,
+        default_image: str,
+        default_timeout_s: int,
+    ) -> None:
         self._ledger = ledger
         self._pool = pool
         self._images = images
         self._sources = sources
+        self._default_image = default_image
         self._default_timeout_s = default_timeout_s
         self._live: dict[str, Live] = {}
         self._tasks = asyncio.TaskGroup()
@@ -108,9 +118,10 @@ class Sandboxes:
         return sandbox
 
     def _shape(self, request: CreateSandbox) -> Shape:
-        defaults = self._images.find(request.image).defaults
+        image = request.image or self._default_image
+        defaults = self._images.find(image).defaults
         return Shape(
-            image=request.image,
+            image=image,
             vcpus=request.vcpus or defaults.vcpus,
             memory_mb=request.memory_mb or defaults.memory_mb,
             disk_mb=request.disk_mb or defaults.disk_mb,
@@ -194,7 +205,13 @@ class Sandboxes:
         """No machine survives a restart of the daemon in this version, and a sandbox is not left to look alive."""
         now_ms = self._sources.now_ms()
         for sandbox in await self.listed(states=LIVE, after=None, limit=1_000_000):
-            write = partial(sandboxes.move, sandbox_id=sandbox.id, event=Event.FAIL, now_ms=now_ms, reason="the host daemon was restarted")
+            write = partial(
+                sandboxes.move,
+                sandbox_id=sandbox.id,
+                event=Event.FAIL,
+                now_ms=now_ms,
+                reason="the host daemon was restarted",
+            )
             await self._ledger.write(write)
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from poold.errors import NoFreeSlot
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -10,3 +12,23 @@ class Slot:
     netns: Path  # the file that pins the network namespace
     tap: str
     uid: int  # the user that this slot's machine runs as; no other slot has it
+
+
+class PlainSlots:
+    """Numbered places without a network, for machines that need none. Open on any computer, without root."""
+
+    def __init__(self, count: int, *, uid: int) -> None:
+        self._count = count
+        self._free = [Slot(number, Path("/proc/self/ns/net"), "", uid) for number in reversed(range(count))]
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def take_nowait(self) -> Slot:
+        if not self._free:
+            raise NoFreeSlot(f"all {self._count} slots of this host are in use")
+        return self._free.pop()
+
+    async def give_back(self, slot: Slot) -> None:
+        self._free.append(slot)

@@ -41,7 +41,7 @@ class Accounts:
         return known
 
     def owner_of(self, uid: int) -> str:
-        """The name of `uid`, or its number where it has none. As fresh as the last `find`, which begins every request."""
+        """The name of `uid`, or its number where it has none. As fresh as the last `find`."""
         name = self._owners.get(uid)
         if name is None:
             try:

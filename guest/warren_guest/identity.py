@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from warren_guest import syscalls
-from warren_guest.errors import RefusedError
+from warren_guest.errors import RefusedError, refusal_of
 from warren_guest.fields import Fields, bad_field
 
 _HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
@@ -86,13 +86,16 @@ class VirtualMachine:
         if new.hostname is not None:
             set_hostname(new.hostname)
         if new.machine_id is not None:
-            write_text("/etc/machine-id", new.machine_id + "\n", 0o644)
+            write_text("/etc/machine-id", new.machine_id + "\n")
         if new.ca_pem is not None and new.ca_pem != self._trusted:
-            self._trust(new.ca_pem)
+            self.trust(new.ca_pem)
 
-    def _trust(self, pem: str) -> None:
+    def trust(self, pem: str) -> None:
+        """Put one certificate into the machine's bundle, in the place of the one that we put there before."""
         text = pem.strip() + "\n"
-        write_text(f"{CA_FOLDER}/warren.crt", text, 0o644)
+        for folder in (CA_FOLDER, os.path.dirname(CA_BUNDLE)):  # noqa: PTH120
+            os.makedirs(folder, 0o755, exist_ok=True)  # noqa: PTH103
+        write_text(f"{CA_FOLDER}/warren.crt", text)
         fd = os.open(CA_BUNDLE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             start, end = self._bundle
@@ -110,25 +113,41 @@ class VirtualMachine:
 def set_hostname(name: str) -> None:
     """Name this machine, in the kernel and in the two files that say so. Other lines of /etc/hosts stay."""
     socket.sethostname(name)
-    write_text("/etc/hostname", name + "\n", 0o644)
+    write_text("/etc/hostname", name + "\n")
+    lines = [line for line in _read_bytes("/etc/hosts").splitlines() if not line.startswith(b"127.0.1.1")]
+    write_bytes("/etc/hosts", b"\n".join([*lines, f"127.0.1.1 {name}\n".encode()]))
+
+
+def _read_bytes(path: str) -> bytes:
     try:
-        with open("/etc/hosts", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
-            lines = [line for line in file.read().splitlines() if not line.startswith("127.0.1.1")]
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
-        lines = []
-    write_text("/etc/hosts", "\n".join([*lines, f"127.0.1.1 {name}"]) + "\n", 0o644)
-
-
-def write_text(path: str, text: str, mode: int) -> None:
-    """Replace what a file says, in place and without waiting for the disk. A link is replaced, not followed."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        return b""
     try:
-        fd = os.open(path, flags, mode)
+        return os.read(fd, 1 << 20)
+    finally:
+        os.close(fd)
+
+
+def write_text(path: str, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str, content: bytes) -> None:
+    """Replace what a file says, in place and without waiting for the disk. A link is replaced, not followed.
+
+    Not emptied first: giving blocks back and asking for them again costs more than everything else here.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags, 0o644)
     except OSError:
         os.unlink(path)  # noqa: PTH108
-        fd = os.open(path, flags, mode)
+        fd = os.open(path, flags, 0o644)
     try:
-        os.write(fd, text.encode("utf-8", "surrogateescape"))
+        os.write(fd, content)
+        if os.fstat(fd).st_size != len(content):
+            os.ftruncate(fd, len(content))
     finally:
         os.close(fd)
 
@@ -143,11 +162,17 @@ class Identity:
         self.env: dict[str, str] = {}
 
     def adopt(self, new: NewIdentity) -> None:
-        """Become `new`. Raises `already_identified` for a generation of the past, and has then changed nothing."""
+        """Become `new`. Raises `already_identified` for a generation of the past, and has then changed nothing.
+
+        If the machine cannot (its disk is full), the generation stays what it was and the request may be made again.
+        """
         if new.generation <= self.generation:
             message = f"generation {new.generation} is not greater than {self.generation}"
             raise RefusedError("already_identified", message, field="generation")
-        self._machine.adopt(new)
+        try:
+            self._machine.adopt(new)
+        except OSError as exc:
+            raise refusal_of(exc, str(exc.filename or "identity")) from exc
         self.generation = new.generation
         self.id = self.id if new.id is None else new.id
         self.env = self.env if new.env is None else new.env

@@ -16,7 +16,7 @@ from typing import Any
 
 from warren_guest import syscalls
 from warren_guest.guest import PATH, Config
-from warren_guest.identity import CA_BUNDLE, CA_FOLDER, VirtualMachine, set_hostname, write_text
+from warren_guest.identity import CA_BUNDLE, VirtualMachine, set_hostname, write_text
 from warren_guest.logs import Console
 from warren_guest.server import PeerCheck
 from warren_guest.spawn import OomShield
@@ -145,14 +145,13 @@ def _link(path: str, target: str) -> None:
 
 def _prepare_files() -> None:
     """Write what an identity will write again: the overlay then has its own copy, and a claim does not wait for one."""
-    write_text("/etc/hosts", _HOSTS, 0o644)
+    write_text("/etc/hosts", _HOSTS)
     set_hostname("warren")
-    write_text("/etc/resolv.conf", f"nameserver {GATEWAY}\n", 0o644)
+    write_text("/etc/resolv.conf", f"nameserver {GATEWAY}\n")
     # Empty means: not known yet. Whoever needs one before a claim makes up its own.
-    write_text("/etc/machine-id", "", 0o644)
-    Path(CA_FOLDER).mkdir(0o755, parents=True, exist_ok=True)
-    Path(CA_BUNDLE).parent.mkdir(0o755, parents=True, exist_ok=True)
-    os.close(os.open(CA_BUNDLE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    write_text("/etc/machine-id", "")
+    if Path(CA_BUNDLE).exists():
+        os.close(os.open(CA_BUNDLE, os.O_RDWR | os.O_CLOEXEC))
     workspace = Path("/workspace")
     if not workspace.exists():
         workspace.mkdir(0o755)

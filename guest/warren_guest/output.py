@@ -47,7 +47,7 @@ class Output:
         if not self._readers:
             return False
         slowest = min(reader.position for reader in self._readers)
-        if self.total - slowest > KEPT - 2 * PAYLOAD_LIMIT:
+        if self.total - slowest > KEPT - PAYLOAD_LIMIT:
             return True
         crowded = len(self._chunks) > _CHUNKS_KEPT - _CHUNKS_MARGIN
         return crowded and slowest < self._chunks[_CHUNKS_MARGIN][0]

@@ -126,6 +126,15 @@ class Process:
             raise RefusedError("no_pty", f"process {self.pid} has no terminal")
         self.inlet.set_window(cols, rows)
 
+    async def write(self, pieces: list[bytes]) -> None:
+        """Wait until the process, or the pipe to it, has taken all of `pieces`."""
+        inlet = self.input(eof=False)
+        try:
+            await inlet.write(pieces)
+        except RefusedError:
+            self.input(eof=False)  # if the process is gone, this is the better reason
+            raise
+
     def input(self, *, eof: bool) -> Inlet:
         """Where its input goes, if it has any and, with `eof`, if that can be closed."""
         if self.inlet is None:

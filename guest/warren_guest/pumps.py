@@ -14,6 +14,8 @@ from warren_guest.errors import RefusedError
 from warren_guest.frames import PAYLOAD_LIMIT
 from warren_guest.output import Output
 
+_READS_PER_TURN = 4
+
 
 class Pump:
     """Reads the output of a process as fast as its readers allow.
@@ -51,12 +53,20 @@ class Pump:
         self._resume()
 
     def _read(self, fd: int) -> None:
-        try:
-            data = os.read(fd, PAYLOAD_LIMIT)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            data = b""  # EIO: nobody holds the other side of the terminal any more
+        # Several reads per turn of the loop: what a turn costs is shared by more bytes.
+        for _ in range(_READS_PER_TURN):
+            try:
+                data = os.read(fd, PAYLOAD_LIMIT)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""  # EIO: nobody holds the other side of the terminal any more
+            self._take(fd, data)
+            if self._is_paused or len(data) < PAYLOAD_LIMIT:
+                break
+        self._on_progress()
+
+    def _take(self, fd: int, data: bytes) -> None:
         if not data:
             self._close(fd)
         elif not self._discards:
@@ -64,7 +74,6 @@ class Pump:
             self._owed[fd] = max(self._owed.get(fd, 0) - len(data), 0)
             if self._output.is_full:
                 self._pause()
-        self._on_progress()
 
     def _pause(self) -> None:
         self._is_paused = True

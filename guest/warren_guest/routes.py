@@ -93,8 +93,7 @@ async def write_stdin(_guest: Guest, request: Request, process: Process) -> Answ
     inlet = process.input(eof=eof)
     written = 0
     while pieces := await request.body.take():
-        process.input(eof=eof)
-        await inlet.write(pieces)
+        await process.write(pieces)
         written += sum(map(len, pieces))
     if eof:
         await inlet.end()

@@ -267,6 +267,10 @@ class Connection(asyncio.Protocol):
                 pass
         except ConnectionError:
             pass  # the client left in the middle of an answer
+        except (RefusedError, OSError) as exc:
+            log.info("an answer was cut off: %s", exc)
+        except Exception:
+            log.exception("an answer was cut off")
         finally:
             self._transport.close()
 
@@ -284,11 +288,11 @@ class Connection(asyncio.Protocol):
         except Exception:
             log.exception("%s %s failed", request.head.method, request.head.path[:200])
             answer = refused(RefusedError("internal", "the guest has a bug; its log says more"))
-        keep = request.head.keeps_alive and self._broken is None
-        # A client that waits for 100 Continue sends its body or the next request; only it knows which.
-        keep = keep and not (self._owes_continue and not request.body.is_complete)
+        # A client that still waits for 100 Continue sends its body or its next request; only it knows which.
+        is_unsure = self._owes_continue and not request.body.is_complete
+        keep = request.head.keeps_alive and self._broken is None and not is_unsure
         await self._send(answer, keep=keep)
-        return await self._discard(request.body) and keep
+        return not is_unsure and await self._discard(request.body) and keep
 
     async def _discard(self, body: Body) -> bool:
         """Read what the handler left of the body. False if the client sends more than we want to wait for."""

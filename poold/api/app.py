@@ -3,11 +3,11 @@
 from starlette.applications import Starlette
 from starlette.routing import Route, WebSocketRoute
 
+from contract.models import ShapeLimits
 from poold.api import commands, files, sandboxes, terminal
 from poold.api.replies import EXCEPTION_HANDLERS
 from poold.pool import Pool
 from poold.sandboxes import Sandboxes
-from contract.models import ShapeLimits
 
 ONE = "/v1/sandboxes/{sandbox_id}"
 

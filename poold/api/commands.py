@@ -28,7 +28,9 @@ async def execute(request: Request) -> Response:
     encode = _encoder(request.query_params.get("encoding", "text"))
     said = run(guest, command)
     first = await anext(said)  # what cannot be started is refused with a status, not in the stream
-    return StreamingResponse(_events(first, said, encode), media_type=EVENT_STREAM, headers={"Cache-Control": "no-store"})
+    return StreamingResponse(
+        _events(first, said, encode), media_type=EVENT_STREAM, headers={"Cache-Control": "no-store"}
+    )
 
 
 async def _whole(said: AsyncIterator[Said]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from starlette.responses import Response, StreamingResponse
 
 from contract.errors import BadField
 from contract.models import file_path, user_name
-from poold.api.replies import json_reply
 from poold.api.sandboxes import guest_of
 from poold.link import Answer
 

@@ -110,7 +110,7 @@ async def _input(guest: Guest, pid: int, pieces: "asyncio.Queue[bytes]") -> None
 def _resize(text: str) -> dict[str, int]:
     fields = Fields.parse(text.encode())
     if fields.raw("type") != "resize":
-        raise CallerError("a text frame must be {\"type\": \"resize\", \"cols\": …, \"rows\": …}")
+        raise CallerError('a text frame must be {"type": "resize", "cols": …, "rows": …}')
     size = {name: fields.integer(name, low=1, high=MAX_SIDE) for name in ("cols", "rows")}
     fields.end()
     return size

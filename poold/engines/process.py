@@ -1,4 +1,4 @@
-"""Processes that outlive us: started in sessions of their own, watched and ended by pidfd, found again by their argv."""
+"""Processes that outlive us: started in sessions of their own, ended by pidfd, found again by their argv."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,13 @@ async def start(argv: Sequence[str], *, log: Path, keep_fds: Sequence[int] = (),
     def popen() -> int:
         with log.open("ab") as out:
             child = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, pass_fds=keep_fds, start_new_session=True, cwd=cwd
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                pass_fds=keep_fds,
+                start_new_session=True,
+                cwd=cwd,
             )
         child.returncode = 0  # `watch` reaps it; Popen must not
         return child.pid

@@ -108,7 +108,7 @@ def _in_savepoint(db: sqlite3.Connection, work: Work) -> tuple[Any, BaseExceptio
         result = work(db)
     except sqlite3.OperationalError:
         raise  # the disk is full or broken: the whole group has to go
-    except BaseException as error:  # noqa: BLE001 — raised again where it was asked for
+    except BaseException as error:
         db.execute("ROLLBACK TO one")
         db.execute("RELEASE one")
         return None, error

@@ -41,7 +41,8 @@ def move(
     """Apply `event`, or raise `WrongState` and change nothing. Returns the sandbox as it is then."""
     state = step(get(db, sandbox_id).state, event)
     db.execute(
-        "UPDATE sandboxes SET state = :state, machine = coalesce(:machine, machine), reason = coalesce(:reason, reason),"
+        "UPDATE sandboxes SET state = :state,"
+        " machine = coalesce(:machine, machine), reason = coalesce(:reason, reason),"
         " started_ms = CASE WHEN :state = 'running' THEN coalesce(started_ms, :now) ELSE started_ms END,"
         " ended_ms = CASE WHEN :state IN ('stopped', 'error') THEN coalesce(ended_ms, :now) ELSE ended_ms END"
         " WHERE id = :id",

@@ -32,7 +32,9 @@ class Guest:
         self._open: set[Connection] = set()
         ended.add_done_callback(self._died)
 
-    async def call(self, method: str, target: str, body: Any = None, *, limit_s: float = ANSWER_LIMIT_S) -> dict[str, Any]:
+    async def call(
+        self, method: str, target: str, body: Any = None, *, limit_s: float = ANSWER_LIMIT_S
+    ) -> dict[str, Any]:
         """One request with a JSON body, answered by a JSON object."""
         headers = {} if body is None else {"Content-Type": "application/json"}
         data = None if body is None else orjson.dumps(body)
@@ -40,7 +42,9 @@ class Guest:
             async with asyncio.timeout(limit_s), self.exchange(method, target, headers=headers, body=data) as answer:
                 return _object(await answer.read(MAX_JSON_BYTES))
         except TimeoutError as error:
-            raise GuestError(f"the guest did not answer {method} {target.split('?')[0]} within {limit_s:g} s") from error
+            raise GuestError(
+                f"the guest did not answer {method} {target.split('?', maxsplit=1)[0]} within {limit_s:g} s"
+            ) from error
 
     @contextlib.asynccontextmanager
     async def exchange(
@@ -73,7 +77,7 @@ class Guest:
             async with asyncio.timeout(ANSWER_LIMIT_S):
                 return await connection.answer()
         except TimeoutError as error:
-            path = target.split("?")[0]
+            path = target.split("?", maxsplit=1)[0]
             raise GuestError(f"the guest did not answer {method} {path} within {ANSWER_LIMIT_S:g} s") from error
 
     async def _connection(self) -> Connection:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
+from typing import cast
 
 import httptools
 
@@ -149,8 +150,7 @@ class Connection(asyncio.Protocol):
     # What the event loop says.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 — what a stream protocol is always given
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # what a stream protocol is always given
 
     def data_received(self, data: bytes) -> None:
         if not self._in_exchange:

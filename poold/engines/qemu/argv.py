@@ -40,21 +40,25 @@ class Memory:
     shared: bool
 
 
-def confine(netns: Path, uid: int, argv: Sequence[str]) -> list[str]:
+def confine(netns: Path, uid: int, gid: int, argv: Sequence[str]) -> list[str]:
     """`argv` inside the slot's network, as the slot's own user, with no way back."""
     return [
         "nsenter",
         f"--net={netns}",
         f"--setuid={uid}",
-        f"--setgid={uid}",
+        f"--setgid={gid}",
         "--",
         *argv,
     ]
 
 
-def hardware(accel: Accel, image: Image, *, vcpus: int, memory_mb: int, memory: Memory, drive: Path, tap_fd: int) -> list[str]:
+def hardware(
+    accel: Accel, image: Image, *, vcpus: int, memory_mb: int, memory: Memory, drive: Path, tap_fd: int
+) -> list[str]:
     """The machine itself: the same for the one that is frozen and for all that are restored from it."""
     share = "on" if memory.shared else "off"
+    # A drive lives no longer than its machine, so the guest's flushes need not reach the platter.
+    disk = "driver=raw,cache.no-flush=on,file.driver=file"
     return [
         *accel.args(),
         "-machine", "microvm,pit=on,pic=on,rtc=on,isa-serial=on,memory-backend=ram",
@@ -64,10 +68,9 @@ def hardware(accel: Accel, image: Image, *, vcpus: int, memory_mb: int, memory: 
         "-kernel", str(image.kernel),
         "-initrd", str(image.initramfs),
         "-append", KERNEL_ARGS,
-        # A drive lives no longer than its machine, so the guest's flushes need not reach the platter.
-        "-blockdev", f"driver=raw,node-name=root,read-only=on,cache.no-flush=on,file.driver=file,file.filename={image.rootfs}",
+        "-blockdev", f"{disk},node-name=root,read-only=on,file.filename={image.rootfs}",
         "-device", "virtio-blk-device,drive=root,serial=root",
-        "-blockdev", f"driver=raw,node-name=drive,cache.no-flush=on,discard=unmap,file.driver=file,file.filename={drive}",
+        "-blockdev", f"{disk},node-name=drive,discard=unmap,file.filename={drive}",
         "-device", "virtio-blk-device,drive=drive,serial=drive",
         "-netdev", f"tap,id=net,fd={tap_fd},vhost=off",
         "-device", f"virtio-net-device,netdev=net,mac={GUEST_MAC}",
@@ -75,7 +78,9 @@ def hardware(accel: Accel, image: Image, *, vcpus: int, memory_mb: int, memory: 
     ]  # fmt: skip
 
 
-def command(machine_id: str, hardware_args: Sequence[str], *, qmp_fd: int, console: str, extra: Sequence[str] = ()) -> list[str]:
+def command(
+    machine_id: str, hardware_args: Sequence[str], *, qmp_fd: int, console: str, extra: Sequence[str] = ()
+) -> list[str]:
     """A whole QEMU command line. `-name` is the mark by which a later daemon finds the process again."""
     return [
         "qemu-system-x86_64",

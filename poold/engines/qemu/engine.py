@@ -170,7 +170,7 @@ class QemuEngine:
             listener.listen(1)
             line = argv.command(machine_id, hardware, qmp_fd=listener.fileno(), console=console, extra=extra)
             pid = await process.start(
-                argv.confine(slot.netns, slot.uid, line),
+                argv.confine(slot.netns, slot.uid, self._gid(slot), line),
                 log=folder / "qemu.log",
                 keep_fds=(listener.fileno(), tap_fd, *keep_fds),
             )
@@ -178,6 +178,10 @@ class QemuEngine:
         self._running[machine_id] = machine
         self._control[machine_id] = await self._shake_hands(machine)
         return machine
+
+    def _gid(self, slot: Slot) -> int:
+        """The machine's group: one that may open /dev/kvm, if it has to."""
+        return Path("/dev/kvm").stat().st_gid if self._accel.name == "kvm" else slot.uid
 
     async def _shake_hands(self, machine: Machine) -> Qmp:
         """Connect to QEMU's control socket, or raise with what QEMU said before it gave up."""

@@ -45,6 +45,13 @@ async def test_a_client_that_waits_for_100_continue_gets_it(guest: Client) -> No
     assert (await conversation.reply()).status == 400
 
 
+async def test_a_refused_client_that_waits_for_100_continue_is_not_told_to_go_on(guest: Client) -> None:
+    conversation = await guest.connect()
+    conversation.writer.write(b"PUT /nowhere HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n")
+    assert (await conversation.reply()).status == 404
+    assert await conversation.reader.read() == b""
+
+
 @pytest.mark.parametrize(
     ("method", "target", "status", "code"),
     [

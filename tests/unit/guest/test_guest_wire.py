@@ -1,6 +1,7 @@
 """A request means the same however its bytes are split, and what is not a request is refused."""
 
 import contextlib
+import itertools
 
 import pytest
 from hypothesis import given, settings
@@ -38,7 +39,7 @@ def read_all(pieces: list[bytes]) -> Read:
 
 def split(data: bytes, cuts: list[int]) -> list[bytes]:
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
-    return [data[a:b] for a, b in zip(places, places[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(places)]
 
 
 @given(st.lists(st.integers(0, 1000), max_size=30))

@@ -9,7 +9,7 @@ import pytest
 from images.debian import Package, installed_packages
 from images.errors import ImageError
 from images.filesystem import make_filesystem, size_for
-from images.tree import fix_times, settle, undated
+from images.tree import fix_times, settle, shadow, undated
 
 
 def _tree(folder: Path) -> Path:
@@ -38,6 +38,15 @@ def test_nothing_of_the_building_host_stays_in_the_image(tmp_path: Path) -> None
     assert (tree / "etc/machine-id").read_bytes() == b""
     assert not (tree / "etc/resolv.conf").is_symlink()
     assert (tree / "etc/shadow").read_text() == "root:*::0:99999:7:::\nuser:!::0:99999:7:::\n"
+
+
+def test_files_added_to_a_shadow_are_not_in_what_it_shadows(tmp_path: Path) -> None:
+    source = _tree(tmp_path / "source")
+    shadow(source, tmp_path / "copy")
+    (tmp_path / "copy/usr/lib/added").touch()
+    assert os.listdir(source / "usr/lib") == []
+    assert (tmp_path / "copy/etc/passwd").samefile(source / "etc/passwd")
+    assert os.readlink(tmp_path / "copy/etc/resolv.conf") == "/run/elsewhere"
 
 
 def test_a_shadow_line_keeps_all_but_the_day() -> None:

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from poold.net.namespace import StrandedError, fresh
-from poold.net.worker import open_worker, to_the_end
+from poold.lifetimes import finish
+from poold.net.worker import open_worker
 
 
 def own_namespace() -> str:
@@ -78,7 +79,7 @@ async def test_a_cancellation_waits_for_the_end_and_undoes_the_result() -> None:
         await gate.wait()
         return "made"
 
-    task = asyncio.create_task(to_the_end(work(), undo=undone.append))
+    task = asyncio.create_task(finish(work(), undo=undone.append))
     await begun.wait()
     for _ in range(3):
         task.cancel()
@@ -98,7 +99,7 @@ async def test_an_error_is_not_lost_when_cancelled() -> None:
         await gate.wait()
         raise ValueError("broken")
 
-    task = asyncio.create_task(to_the_end(work()))
+    task = asyncio.create_task(finish(work()))
     await begun.wait()
     task.cancel()
     gate.set()

@@ -1,0 +1,64 @@
+"""The front door: environment, clock, randomness and signals are read here and handed on."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import uvloop
+
+from poold import daemon
+from poold.config import Config
+from poold.errors import ConfigError, HostFault
+from poold.logs import open_log
+from poold.sandboxes import Sources
+
+USAGE = """usage: poold
+
+The daemon of one Warren host. It is told by environment variables what to do:
+
+  POOLD_LISTEN       address and port, loopback only       127.0.0.1:7070
+  POOLD_ENGINE       qemu, or local (isolates nothing)     qemu
+  POOLD_STATE_DIR    ledger, snapshots, drives             /var/lib/warren
+  POOLD_RUN_DIR      pins of network namespaces            /run/warren
+  POOLD_IMAGES       where images were built               $POOLD_STATE_DIR/images
+  POOLD_POOL         warm machines: image=floor-ceiling    python=2-8
+  POOLD_SLOTS        machines on this host at most         64
+  POOLD_MEMORY_MB    memory for machines                   80 % of the host's
+"""
+
+
+def main() -> None:
+    """Run until SIGTERM or SIGINT. Exits 2 when the environment asks for what cannot be."""
+    if len(sys.argv) > 1:
+        print(USAGE)  # noqa: T201 — this is its output
+        sys.exit(0 if sys.argv[1] in ("-h", "--help") else 2)
+    open_log()
+    try:
+        config = Config.from_environment(os.environ, host_memory_mb=_memory_mb(), host_cpus=os.cpu_count() or 1)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config))
+    except (ConfigError, HostFault) as error:
+        sys.exit(f"poold: {error}")
+
+
+async def _serve(config: Config) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    sources = Sources(now_ms=lambda: time.time_ns() // 1_000_000, unix_ns=time.time_ns, entropy=os.urandom)
+    await daemon.run(config, sources, stop=stop, ready=lambda: None)
+
+
+def _memory_mb() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) // 1024
+    raise ConfigError("/proc/meminfo has no MemTotal")
+
+
+if __name__ == "__main__":
+    main()
