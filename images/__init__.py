@@ -7,6 +7,8 @@ Inputs decide names: a build's folder carries a key that is a hash over everythi
 there is the right one, and nothing is ever changed after it has its name. Only `__main__` reads the environment. Only
 `programs` starts other programs, only `debian` speaks to the archive, and only `shelf` knows where results stand.
 
-    __main__ → build → kernel | rootfs | guest | filesystem → debian → programs → errors
-                     → manifest | shelf → recipe | keys → errors
+    __main__ → build → kernel | rootfs | guest → modules | cpio | tree | debian
+             → shelf | filesystem → manifest → recipe | keys → programs → errors
+
+Import only to the right, as everywhere.
 """

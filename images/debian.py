@@ -5,7 +5,7 @@ checked against Debian's keyring; what else the host has configured is not used.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -129,7 +129,3 @@ def installed_packages(shown: str) -> list[Package]:
 
 def as_json(packages: Iterable[Package]) -> list[dict[str, str]]:
     return [package._asdict() for package in packages]
-
-
-def from_json(rows: Sequence[dict[str, str]]) -> list[Package]:
-    return [Package(**row) for row in rows]

@@ -11,7 +11,7 @@ from pathlib import Path
 from images.errors import ImageError
 from images.keys import files_under, hashes_of
 from images.programs import run_contained
-from images.rootfs import GUEST_HOME
+from images.tree import GUEST_HOME
 
 _PACKAGE = "warren_guest"
 

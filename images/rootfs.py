@@ -11,13 +11,10 @@ from images.debian import SUITE, Package, Sources, installed_packages
 from images.keys import hashes_of, key_of
 from images.programs import run_contained
 from images.recipe import Recipe, User
-from images.tree import fix_times, settle
+from images.tree import GUEST_HOME, fix_times, settle
 
 # Behind a folder that only root may enter: it has programs that run as root for whoever reaches them.
 TREE = "closed/tree"
-
-# The guest has an environment of its own, so that nothing done to the image's Python can reach it.
-GUEST_HOME = "/opt/warren-guest"
 
 _HERE = Path(__file__).parent
 _SOURCES = [_HERE / f"{name}.py" for name in ("rootfs", "tree", "debian")]

@@ -7,7 +7,10 @@ from pathlib import Path
 
 from images.programs import run
 
-# The same in every machine, as every machine has the same address: see the network part of the design.
+# The guest has an environment of its own, so that nothing done to the image's Python can reach it.
+GUEST_HOME = "/opt/warren-guest"
+
+# The same in every machine, as every machine has the same address and the same neighbour.
 _FILES = {
     "etc/hostname": "warren\n",
     "etc/hosts": "127.0.0.1 localhost warren\n::1 localhost ip6-localhost ip6-loopback\n",
@@ -71,9 +74,11 @@ def fix_times(tree: Path, *, building_since: int) -> None:
     """Give all that the build itself made the time of the newest file that came in a package."""
     times = {path: path.lstat().st_mtime for path in _all(tree)}
     newest = int(max((time for time in times.values() if time < building_since), default=0))
+    guest = tree / GUEST_HOME.lstrip("/")
     for path, time in times.items():
-        # Compiled Python beside a source knows the source by its time. (Not in the guest: nothing there is compared.)
-        if time > newest and not (path.suffix == ".py" and "opt" not in path.relative_to(tree).parts[:1]):
+        # Compiled Python knows its source by the source's time, except the guest's, which is compiled not to look.
+        is_known_by_time = path.suffix == ".py" and not path.is_relative_to(guest)
+        if time > newest and not is_known_by_time:
             os.utime(path, (newest, newest), follow_symlinks=False)
 
 

@@ -3,10 +3,12 @@
 It starts what a sandbox runs, moves its files and tells what happened, over HTTP/1.1. `docs/GUEST.md` is its contract.
 Standard library only; importing a module of it defines things and does nothing else.
 
-    __main__ → init → routes → requests → server → wire
-                    → guest → processes → pumps | spawn | output → reaper
-                            → files | uploads | watches | events | identity | logs
-                            → accounts | fields | frames | bell → syscalls → errors
+    __main__ → routes → file_routes → requests | init → guest | uploads → processes | files
+             → identity | paths | pumps | spawn → accounts | events | fields | output | server | watches
+             → bell | frames | logs | reaper | sessions | syscalls | wire → errors
+
+Imports go to the right only. `processes`, `files`, `uploads` and `watches` know nothing of HTTP, so that another
+protocol can be a second face over them.
 """
 
 VERSION = "0.1.0"

@@ -16,7 +16,7 @@ from typing import Any
 
 from warren_guest import syscalls
 from warren_guest.guest import PATH, Config
-from warren_guest.identity import CA_BUNDLE, VirtualMachine, set_hostname, write_text
+from warren_guest.identity import CA_BUNDLE, CA_FOLDER, VirtualMachine, set_hostname, write_text
 from warren_guest.logs import Console
 from warren_guest.server import PeerCheck
 from warren_guest.spawn import OomShield
@@ -152,6 +152,9 @@ def _prepare_files() -> None:
     write_text("/etc/machine-id", "")
     if Path(CA_BUNDLE).exists():
         os.close(os.open(CA_BUNDLE, os.O_RDWR | os.O_CLOEXEC))
+    Path(CA_FOLDER).mkdir(0o755, parents=True, exist_ok=True)
+    (Path(CA_FOLDER) / "warren.crt").touch()
+    (Path(CA_FOLDER) / "warren.crt").unlink()
     workspace = Path("/workspace")
     if not workspace.exists():
         workspace.mkdir(0o755)
@@ -171,9 +174,8 @@ def _configure_network() -> None:
 
 def _harden() -> OomShield:
     """Limits and surroundings of the supervisor; what it starts inherits the limits, not the surroundings."""
-    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE):
-        high = _OPEN_FILES if limit == resource.RLIMIT_NOFILE else 0
-        resource.setrlimit(limit, (high, max(high, resource.getrlimit(limit)[1]) if high else resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.RLIM_INFINITY))
     os.environ.clear()
     os.environ.update(PATH=PATH, LANG="C.UTF-8", HOME="/root")
     return OomShield(os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC))

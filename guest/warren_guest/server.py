@@ -191,6 +191,10 @@ class Connection(asyncio.Protocol):
         self._parser.feed(data)
         self._parse()
 
+    def eof_received(self) -> None:
+        # The client has left. What it was being told may never be flushed, so nothing may wait for that.
+        self._task.cancel()
+
     def connection_lost(self, exc: Exception | None) -> None:
         if self in self._connections:
             self._connections.discard(self)

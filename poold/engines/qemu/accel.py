@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from poold.engines.qemu.argv import Accel
+from poold.engines.qemu.tsc import measure_khz
 from poold.images import Image
 
 TRY_LIMIT_S = 5.0  # a kernel prints its first line within a tenth of a second on KVM that works
@@ -16,7 +17,7 @@ async def find_accel(image: Image) -> Accel:
     """KVM if a kernel says its first words on it, else TCG."""
     if os.access("/dev/kvm", os.R_OK | os.W_OK) and await _runs_on_kvm(image.kernel):
         return Accel("kvm")
-    return Accel("tcg")
+    return Accel("tcg", tsc_khz=await asyncio.to_thread(measure_khz))
 
 
 async def _runs_on_kvm(kernel: Path) -> bool:

@@ -6,12 +6,13 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from contract.models import Shape
-from poold.engines import Machine, Settle, Snapshot, process, sparse
+from poold.engines import Machine, Settle, Snapshot, process
 from poold.engines.qemu import argv, golden
+from poold.engines.qemu.inherited import Inherited
 from poold.engines.qemu.memory import load_sealed
 from poold.engines.qemu.qmp import Qmp
 from poold.errors import EngineError
@@ -21,8 +22,8 @@ from poold.slots import Slot
 
 GUEST_ADDRESS = ("172.16.0.2", 1024)
 QMP_LIMIT_S = 30  # of patience with a QEMU that starts on a busy host
-# The frozen stream holds devices only, without QEMU's preamble; `events` tells when it has been loaded.
-INCOMING = ("-S", "-incoming", "defer", "-global", "migration.send-configuration=off")
+QMP_SOCKET = "qmp.sock"
+LOG = "qemu.log"
 TELL_WHEN_LOADED = [{"capability": "events", "state": True}]
 
 SocketIn = Callable[[Slot], Awaitable[socket.socket]]
@@ -49,22 +50,23 @@ class QemuEngine:
         ).stdout.splitlines()[0]
         for path in (self._machines, self._snapshots):
             path.mkdir(parents=True, exist_ok=True)
-            path.chmod(0o711)  # a machine's user passes through to its own folder, and sees no other
+            path.chmod(0o700)
 
     async def build_snapshot(self, image: Image, shape: Shape, slot: Slot, settle: Settle) -> Snapshot:
-        snapshot = Snapshot(self._key(image, shape), self._snapshots / self._key(image, shape), image, shape)
+        key = self._key(image, shape)
+        snapshot = Snapshot(key, self._snapshots / key, image, shape)
         if golden.is_whole(snapshot.folder):
             return snapshot
-        machine_id = f"build-{snapshot.key}"
+        machine_id = f"build-{key}"
         folder = self._machines / machine_id
         await self.destroy(machine_id)
         try:
-            memory = await asyncio.to_thread(golden.prepare, folder, shape, slot.uid)
-            machine = await self._start(machine_id, slot, image, shape, argv.Memory(memory, shared=True), cold=True)
+            await finish(asyncio.to_thread(golden.prepare, folder, shape, slot.uid))
+            machine, devices_fd = await self._boot(machine_id, slot, image, shape)
             await settle(machine)
-            await golden.freeze(self._control[machine_id], folder)
+            await golden.freeze(self._control[machine_id], devices_fd)
             await self._end(machine)
-            await asyncio.to_thread(golden.keep, folder, snapshot)
+            await finish(asyncio.to_thread(golden.keep, folder, snapshot))
         except OSError as error:
             raise EngineError("building a snapshot of", str(shape), hint=str(error)) from error
         finally:
@@ -75,12 +77,13 @@ class QemuEngine:
         folder = self._machines / machine_id
         try:
             memory_fd = await self._memory(snapshot)
-            await finish(asyncio.to_thread(_prepare, folder, snapshot, slot.uid))
-            memory = argv.Memory(Path(f"/proc/self/fd/{memory_fd}"), shared=False)
-            with (snapshot.folder / golden.DEVICES).open("rb") as devices:
-                fds = (memory_fd, devices.fileno())
-                machine = await self._start(machine_id, slot, snapshot.image, snapshot.shape, memory, keep_fds=fds)
-                await self._load(machine, devices.fileno())
+            await finish(asyncio.to_thread(golden.give_drive, snapshot, folder, slot.uid))
+            with Inherited() as inherited:
+                files = await self._files(inherited, snapshot.image, slot, folder, memory_fd)
+                line = argv.restored(machine_id, self._accel, snapshot.shape, files)
+                devices_fd = inherited.open(snapshot.folder / golden.DEVICES, os.O_RDONLY)
+                machine = await self._start(machine_id, slot, line, inherited, memory_fd)
+                await self._load(machine, devices_fd)
         except BaseException as error:
             await finish(self.destroy(machine_id))
             if isinstance(error, OSError):
@@ -127,53 +130,41 @@ class QemuEngine:
 
     def _key(self, image: Image, shape: Shape) -> str:
         """Two snapshots with the same key are the same: everything that makes a difference is in it."""
-        layout = argv.hardware(
-            self._accel,
-            image,
-            vcpus=shape.vcpus,
-            memory_mb=shape.memory_mb,
-            memory=argv.Memory(Path("memory"), shared=False),
-            drive=Path("drive"),
-            tap_fd=0,
-        )
-        facts = "\n".join([self._version, image.key, str(shape), golden.FORMAT, *layout])
+        layout = argv.hardware(self._accel, shape, argv.Files(0, 0, 0, 0, 0), share="off")
+        facts = "\n".join([self._version, image.key, str(shape), golden.FORMAT, argv.KERNEL_ARGS, *layout])
         return f"{shape.image}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
-    async def _start(
-        self,
-        machine_id: str,
-        slot: Slot,
-        image: Image,
-        shape: Shape,
-        memory: argv.Memory,
-        *,
-        keep_fds: tuple[int, ...] = (),
-        cold: bool = False,
-    ) -> Machine:
-        """Start QEMU in the machine's folder and shake hands with it."""
+    async def _boot(self, machine_id: str, slot: Slot, image: Image, shape: Shape) -> tuple[Machine, int]:
+        """Start a machine that boots in a prepared folder. The number is its file for the state of its devices."""
         folder = self._machines / machine_id
-        # A clone's console has no reader and hostile writers: a file of it would grow without end.
-        console = f"file,path={folder / 'console.log'}" if cold else "null"
-        extra = () if cold else INCOMING
-        tap_fd = await self._open_tap(slot)
-        with os.fdopen(tap_fd, "rb", buffering=0), socket.socket(socket.AF_UNIX) as listener:
-            hardware = argv.hardware(
-                self._accel,
-                image,
-                vcpus=shape.vcpus,
-                memory_mb=shape.memory_mb,
-                memory=memory,
-                drive=folder / golden.DRIVE,
-                tap_fd=tap_fd,
+        with Inherited() as inherited:
+            memory_fd = inherited.open(folder / golden.MEMORY, os.O_RDWR)
+            files = await self._files(inherited, image, slot, folder, memory_fd)
+            boot = argv.Boot(
+                kernel=inherited.open(image.kernel, os.O_RDONLY),
+                initramfs=inherited.open(image.initramfs, os.O_RDONLY),
+                console=inherited.open(folder / golden.CONSOLE, os.O_WRONLY),
             )
-            listener.bind(str(folder / "qmp.sock"))
-            listener.listen(1)
-            line = argv.command(machine_id, hardware, qmp_fd=listener.fileno(), console=console, extra=extra)
-            pid = await process.start(
-                argv.confine(slot.netns, slot.uid, self._gid(slot), line),
-                log=folder / "qemu.log",
-                keep_fds=(listener.fileno(), tap_fd, *keep_fds),
-            )
+            devices_fd = inherited.open(folder / golden.DEVICES, os.O_WRONLY)
+            line = argv.cold(machine_id, self._accel, shape, files, boot)
+            return await self._start(machine_id, slot, line, inherited), devices_fd
+
+    async def _files(self, inherited: Inherited, image: Image, slot: Slot, folder: Path, memory_fd: int) -> argv.Files:
+        return argv.Files(
+            qmp=inherited.listen(folder / QMP_SOCKET),
+            tap=inherited.keep(await self._open_tap(slot)),
+            memory=memory_fd,
+            root=inherited.open(image.rootfs, os.O_RDONLY),
+            drive=inherited.open(folder / golden.DRIVE, os.O_RDWR),
+        )
+
+    async def _start(
+        self, machine_id: str, slot: Slot, line: Sequence[str], inherited: Inherited, *further: int
+    ) -> Machine:
+        """Start QEMU as the slot's user and shake hands with it."""
+        folder = self._machines / machine_id
+        confined = argv.confine(slot.netns, slot.uid, self._gid(slot), line)
+        pid = await process.start(confined, log=folder / LOG, keep_fds=(*inherited.fds, *further))
         machine = Machine(machine_id, slot, folder, pid, process.watch(pid))
         self._running[machine_id] = machine
         self._control[machine_id] = await self._shake_hands(machine)
@@ -187,9 +178,9 @@ class QemuEngine:
         """Connect to QEMU's control socket, or raise with what QEMU said before it gave up."""
         try:
             async with asyncio.timeout(QMP_LIMIT_S):
-                return await Qmp.connect(machine.folder / "qmp.sock", machine.id)
+                return await Qmp.connect(machine.folder / QMP_SOCKET, machine.id)
         except (TimeoutError, OSError, EngineError) as error:
-            said = (machine.folder / "qemu.log").read_text(errors="replace")[-500:].strip()
+            said = (machine.folder / LOG).read_text(errors="replace")[-500:].strip()
             raise EngineError("starting QEMU for", machine.id, hint=said or str(error)) from error
 
     async def _load(self, machine: Machine, devices_fd: int) -> None:
@@ -229,10 +220,3 @@ class QemuEngine:
             finally:
                 self._loading.pop(snapshot.key, None)
         return self._memories[snapshot.key]
-
-
-def _prepare(folder: Path, snapshot: Snapshot, uid: int) -> None:
-    """The machine's folder with its own copy of the drive. Blocks."""
-    folder.mkdir(mode=0o700)
-    os.chown(folder, uid, uid)
-    sparse.clone(snapshot.folder / golden.DRIVE, folder / golden.DRIVE, mode=0o600, uid=uid)

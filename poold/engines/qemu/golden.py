@@ -15,6 +15,7 @@ FORMAT = "1"  # part of every snapshot's key: raise it when the files below chan
 MEMORY = "memory"
 DEVICES = "devices"
 DRIVE = "drive"
+CONSOLE = "console.log"
 FREEZE_LIMIT_S = 60
 
 
@@ -23,17 +24,21 @@ def is_whole(folder: Path) -> bool:
     return folder.is_dir()
 
 
-def prepare(folder: Path, shape: Shape, uid: int) -> Path:
+def prepare(folder: Path, shape: Shape, uid: int) -> None:
     """The folder in which a machine is booted to be frozen: an empty memory and an empty drive. Blocks."""
     folder.mkdir(mode=0o700)
-    memory, drive = folder / MEMORY, folder / DRIVE
-    for path, size_mb in ((memory, shape.memory_mb), (drive, shape.disk_mb)):
-        with path.open("wb") as file:
+    for name, size_mb in ((MEMORY, shape.memory_mb), (DRIVE, shape.disk_mb), (DEVICES, 0), (CONSOLE, 0)):
+        with (folder / name).open("wb") as file:
             file.truncate(size_mb << 20)
-    _format(drive)
-    for path in (folder, memory, drive):
-        os.chown(path, uid, uid)
-    return memory
+            os.fchmod(file.fileno(), 0o600)
+            os.fchown(file.fileno(), uid, uid)
+    _format(folder / DRIVE)
+
+
+def give_drive(snapshot: Snapshot, folder: Path, uid: int) -> None:
+    """A machine's folder, with its own copy of the snapshot's drive. Blocks."""
+    folder.mkdir(mode=0o700)
+    sparse.clone(snapshot.folder / DRIVE, folder / DRIVE, mode=0o600, uid=uid)
 
 
 def _format(drive: Path) -> None:
@@ -45,12 +50,12 @@ def _format(drive: Path) -> None:
         raise EngineError("formatting", str(drive), hint=done.stderr.strip())
 
 
-async def freeze(control: Qmp, folder: Path) -> None:
+async def freeze(control: Qmp, devices_fd: int) -> None:
     """Stop the machine and write its devices' state. Its memory and drive are in their files already."""
     async with asyncio.timeout(FREEZE_LIMIT_S):
         await control.run("stop")
         # Despite its name it has nothing to do with Xen: it writes the devices' state without the memory.
-        await control.run("xen-save-devices-state", filename=str(folder / DEVICES))
+        await control.run("xen-save-devices-state", filename=f"/proc/self/fd/{devices_fd}")
 
 
 def keep(folder: Path, snapshot: Snapshot) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from poold.engines.qemu.inherited import open_folder
 from poold.errors import EngineError
 
 MAX_LINE = 1 << 20  # QEMU's longest reply that we ask for is a few KB
@@ -31,7 +32,8 @@ class Qmp:
     @classmethod
     async def connect(cls, path: Path, subject: str) -> "Qmp":
         """Connect and shake hands. Waits until QEMU has come up far enough to greet."""
-        reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE)
+        with open_folder(path) as short:
+            reader, writer = await asyncio.open_unix_connection(short, limit=MAX_LINE)
         qmp = cls(reader, writer, subject)
         try:
             await qmp._line()

@@ -272,6 +272,13 @@ async def test_a_slow_reader_loses_nothing_and_slows_the_process(guest: Client, 
     assert output(found, frames.STDOUT) == "".join(f"{i}\n" for i in range(1, 3_000_001)).encode()
 
 
+async def test_a_slow_reader_that_leaves_does_not_hold_the_process(guest: Client) -> None:
+    stream = await guest.stream("POST", "/processes", {"cmd": "seq", "args": ["1", "2000000"], "tag": "left"})
+    await stream.close()
+    pid = (await guest.call("GET", "/processes/tag:left")).json["pid"]
+    assert (await guest.until_ended(pid))["exit_code"] == 0
+
+
 async def test_single_bytes_to_both_streams_in_turn_reach_a_slow_reader_whole(guest: Client) -> None:
     script = "import os\nfor i in range(20000): os.write(1, b'o'); os.write(2, b'e')"
     stream = await guest.stream("POST", "/processes", {"cmd": "python3", "args": ["-c", script]})

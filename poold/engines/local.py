@@ -1,0 +1,304 @@
+"""The local engine: the guest as a plain process, for developing Warren itself without root or QEMU.
+
+It keeps the promises of `poold.engines.Engine` and isolates nothing: what runs in a machine runs as whoever runs
+poold, and sees that user's files and network. Of a shape only the name matters: no size is enforced.
+
+Where the kernel lets us, a machine has namespaces of its own. Then `unshare` is its first process, the guest is the
+first process inside, and nothing that it starts outlives it. Elsewhere the guest adopts what loses its parent, so
+that everything is still found below it; but if the guest is killed from outside, what it had started goes on.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from contract.models import Shape
+from poold.engines import Machine, Settle, Snapshot, process
+from poold.errors import EngineError
+from poold.images import Image
+from poold.lifetimes import finish
+from poold.slots import Slot
+
+log = logging.getLogger("poold.engines.local")
+
+T = TypeVar("T")
+
+FORMAT = "1"  # part of every snapshot's key: raise it when a snapshot's folder changes its meaning
+SOCKET = "guest.sock"
+WORKSPACE = "workspace"
+LOG = "guest.log"
+MAX_SOCKET_PATH = 107  # bytes that the kernel takes as the name of a unix socket
+START_LIMIT_S = 30.0  # of patience with an interpreter that starts on a busy computer
+STOP_LIMIT_S = 10.0  # a process that the kernel is busy with stops when it is done
+RETRY_S = 0.005
+
+STOPPED_OR_OVER = frozenset("TtZX")  # as /proc has it: stopped, traced, zombie, dead
+IN_THE_KERNEL = "D"  # it will not return to its program before it has seen our signal
+
+
+class LocalEngine:
+    """Machines as guest processes under `folder`, each with its workspace, its socket and its log."""
+
+    name = "local"
+
+    def __init__(self, folder: Path, *, python: str, guest_path: Path, namespaces: bool = True) -> None:
+        self._machines = folder / "machines"
+        self._snapshots = folder / "snapshots"
+        self._unshare = _allowed_namespaces() if namespaces else []
+        # Nothing of poold's own environment: what runs in a machine can read that of its guest.
+        self._guest = [
+            *("env", "--ignore-environment", f"PATH={os.defpath}", f"PYTHONPATH={guest_path}"),
+            *self._unshare,
+            *(python, "-m", "warren_guest"),
+        ]
+        self._paused: dict[str, list[int]] = {}
+        # One change at a time to what has this name: a machine, or the snapshot that is being made.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        for path in (self._machines, self._snapshots):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.warning("the local engine isolates nothing: run only what you would run yourself")
+
+    async def build_snapshot(self, image: Image, shape: Shape, slot: Slot, settle: Settle) -> Snapshot:
+        """There is no memory to freeze: a guest shows that it starts, and its workspace is the snapshot."""
+        snapshot = Snapshot(_key(image, shape), self._snapshots / _key(image, shape), image, shape)
+        machine_id = f"build-{snapshot.key}"
+        async with self._turn(snapshot.key):
+            if snapshot.folder.is_dir():
+                return snapshot
+            await self.destroy(machine_id)
+            try:
+                machine = await self._start(machine_id, slot, workspace=None)
+                await settle(machine)
+                await self.pause(machine)
+                await _in_thread("keeping", machine_id, _keep, machine.folder, snapshot)
+            finally:
+                await finish(self.destroy(machine_id))
+        return snapshot
+
+    async def restore(self, snapshot: Snapshot, slot: Slot, machine_id: str) -> Machine:
+        try:
+            machine = await self._start(machine_id, slot, workspace=snapshot.folder)
+            await self.pause(machine)
+        except BaseException:
+            await finish(self.destroy(machine_id))
+            raise
+        return machine
+
+    async def pause(self, machine: Machine) -> None:
+        async with self._turn(machine.id):
+            _check_alive("pausing", machine)
+            stopped = await _in_thread("pausing", machine.id, _stop, [machine.pid], self._spared(machine))
+            self._paused.setdefault(machine.id, []).extend(stopped)
+
+    async def resume(self, machine: Machine) -> None:
+        async with self._turn(machine.id):
+            _check_alive("resuming", machine)
+            await _in_thread("resuming", machine.id, _go_on, machine.pid, self._paused.pop(machine.id, []))
+
+    async def destroy(self, machine_id: str) -> None:
+        folder = self._machines / machine_id
+        async with self._turn(machine_id):
+            for pid in await _in_thread("ending", machine_id, _find_stopped, folder / SOCKET):
+                await process.end(pid)
+            self._paused.pop(machine_id, None)
+            await _in_thread("removing", machine_id, _remove, folder)
+
+    async def dial(self, machine: Machine) -> socket.socket:
+        _check_alive("reaching the guest of", machine)
+        try:
+            return await _connect(machine.folder / SOCKET)
+        except OSError as error:
+            raise EngineError("reaching the guest of", machine.id, hint=str(error)) from error
+
+    def leftovers(self) -> list[str]:
+        return sorted(path.name for path in self._machines.iterdir())
+
+    def close(self) -> None:
+        self._paused.clear()
+
+    def _turn(self, name: str) -> asyncio.Lock:
+        return self._turns.setdefault(name, asyncio.Lock())
+
+    def _spared(self, machine: Machine) -> Collection[int]:
+        """`unshare` stays awake in a paused machine: it is who sees the guest end."""
+        return (machine.pid,) if self._unshare else ()
+
+    async def _start(self, machine_id: str, slot: Slot, *, workspace: Path | None) -> Machine:
+        """Start a guest with a copy of `workspace`, or with an empty one, and wait until it listens."""
+        folder = self._machines / machine_id
+        path = folder / SOCKET
+        if (size := len(os.fsencode(path))) > MAX_SOCKET_PATH:
+            hint = f"its socket {path} has a name of {size} bytes and may have {MAX_SOCKET_PATH}: use a shorter folder"
+            raise EngineError("starting", machine_id, hint=hint)
+        await _in_thread("preparing", machine_id, _prepare, folder, workspace)
+        # The socket's path is also the mark by which a later daemon finds the process again.
+        argv = [*self._guest, "--socket", str(path), "--workspace", str(folder / WORKSPACE)]
+        pid = await process.start(argv, log=folder / LOG, cwd=folder)
+        machine = Machine(machine_id, slot, folder, pid, process.watch(pid))
+        try:
+            async with asyncio.timeout(START_LIMIT_S):
+                await _until_it_listens(machine)
+        except TimeoutError as error:
+            raise EngineError(
+                "starting a guest for", machine_id, hint=f"not there after {START_LIMIT_S:g} s"
+            ) from error
+        return machine
+
+
+def _key(image: Image, shape: Shape) -> str:
+    facts = "\n".join([FORMAT, image.key, str(shape)])
+    return f"{shape.image}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
+
+
+def _allowed_namespaces() -> list[str]:
+    """The start of a command line for namespaces of its own, or nothing where we may not have them. Found by trying."""
+    # As oneself and not as a made-up root: the guest of a developer is the developer.
+    who = [] if os.geteuid() == 0 else ["--user", "--map-current-user"]
+    unshare = ["unshare", *who, "--pid", "--mount-proc", "--uts", "--ipc", "--kill-child", "--"]
+    try:
+        tried = subprocess.run([*unshare, "true"], capture_output=True, check=False)
+    except OSError:
+        return []
+    return unshare if tried.returncode == 0 else []
+
+
+def _check_alive(doing: str, machine: Machine) -> None:
+    if machine.ended.done():
+        raise EngineError(doing, machine.id, hint=f"the machine is gone: {machine.ended.result()}")
+
+
+async def _until_it_listens(machine: Machine) -> None:
+    """Wait until a guest that starts takes connections, or raise with what it said before it gave up."""
+    while not machine.ended.done():
+        try:
+            (await _connect(machine.folder / SOCKET)).close()
+        except (FileNotFoundError, ConnectionRefusedError):
+            await asyncio.sleep(RETRY_S)
+        else:
+            return
+    said = (machine.folder / LOG).read_text(errors="replace")[-500:].strip()
+    raise EngineError("starting a guest for", machine.id, hint=said or machine.ended.result())
+
+
+async def _connect(path: Path) -> socket.socket:
+    """A connected, non-blocking socket. Waits while a guest that is paused has all the callers that it can queue."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        while True:
+            # Not the loop's sock_connect: a unix socket is connected at once or not at all, never "in progress".
+            with contextlib.suppress(BlockingIOError):
+                connection.connect(str(path))
+                return connection
+            await asyncio.sleep(RETRY_S)
+    except BaseException:
+        connection.close()
+        raise
+
+
+async def _in_thread(doing: str, subject: str, work: Callable[..., T], *args: object) -> T:
+    """Call `work` where it may block. It is never left half-way: a cancellation waits for it."""
+    try:
+        return await finish(asyncio.to_thread(work, *args))
+    except OSError as error:
+        raise EngineError(doing, subject, hint=str(error)) from error
+
+
+# All that follows blocks.
+
+
+def _prepare(folder: Path, workspace: Path | None) -> None:
+    """The machine's folder, with its own copy of `workspace` or an empty one."""
+    folder.mkdir(mode=0o700)
+    if workspace is None:
+        (folder / WORKSPACE).mkdir()
+        return
+    # Whatever may lie in a workspace, with its owners and modes; and for nothing where the file system can share it.
+    argv = ["cp", "--archive", "--reflink=auto", str(workspace), str(folder / WORKSPACE)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise EngineError("copying", str(workspace), hint=done.stderr.strip())
+
+
+def _keep(folder: Path, snapshot: Snapshot) -> None:
+    """The workspace becomes the snapshot in one step: it is all there, or it is not there."""
+    (folder / WORKSPACE).rename(snapshot.folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove `folder` with everything in it, also what its owner may not write to. Succeeds if there is none."""
+    for place, names, _ in os.walk(folder):
+        for path in (Path(place, name) for name in names):
+            if not path.is_symlink():
+                path.chmod(0o700)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+def _find_stopped(mark: Path) -> list[int]:
+    """Every process of the machine with this mark, stopped: it starts no more of them while they are ended."""
+    roots = process.find(str(mark))
+    _stop(roots)
+    return list(_family(roots))
+
+
+def _stop(roots: Iterable[int], spared: Collection[int] = ()) -> list[int]:
+    """Stop `roots` and everything below them but those to be `spared`. Returns whom it stopped, in this order.
+
+    Parents come first, so that a shell does not see its jobs stop. A process with a stop signal before it cannot
+    fork, so what a look does not find in motion stays at rest.
+    """
+    stopped: dict[int, None] = {}
+    give_up_at = time.monotonic() + STOP_LIMIT_S
+    while True:
+        states = {pid: state for pid, state in _family(roots).items() if pid not in spared}
+        moving = [pid for pid, state in states.items() if state not in STOPPED_OR_OVER]
+        for pid in moving:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                stopped[pid] = None
+        if all(states[pid] == IN_THE_KERNEL for pid in moving):
+            return list(stopped)
+        if time.monotonic() > give_up_at:
+            raise EngineError("stopping", f"processes {moving}", hint="they do not stop; look at their stacks in /proc")
+        time.sleep(RETRY_S / 5)
+
+
+def _go_on(root: int, stopped: Iterable[int]) -> None:
+    """Let those of the `stopped` go on that are still below `root`. Whom somebody else stopped stays so.
+
+    Children come first, so that a shell finds its jobs running.
+    """
+    family = _family([root])
+    for pid in reversed(list(stopped)):
+        if pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _family(roots: Iterable[int]) -> dict[int, str]:
+    """The states of `roots` and of all processes below them, parents first."""
+    states: dict[int, str] = {}
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it is gone
+                # The name in the second field may hold anything, but no later ")" than its own.
+                state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+                states[int(entry.name)] = state
+                children[int(parent)].append(int(entry.name))
+    family = [pid for pid in roots if pid in states]
+    for pid in family:  # grows while it is walked
+        family += children[pid]
+    return {pid: states[pid] for pid in family}

@@ -1,0 +1,43 @@
+"""Open files for a process to inherit: opened here with our rights, closed here once it has them."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class Inherited(contextlib.ExitStack):
+    """A block in which files are opened for a child. After it, only the child has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fds: list[int] = []
+
+    def open(self, path: Path, flags: int) -> int:
+        return self.keep(os.open(path, flags | os.O_CLOEXEC))
+
+    def keep(self, fd: int) -> int:
+        """Take over an open file."""
+        self.callback(os.close, fd)
+        self.fds.append(fd)
+        return fd
+
+    def listen(self, path: Path) -> int:
+        """A listening unix socket at `path`, of any length: who connects is answered once the child is up."""
+        listener = socket.socket(socket.AF_UNIX)
+        fd = self.keep(listener.detach())
+        with open_folder(path) as short, socket.socket(fileno=os.dup(fd)) as bound:
+            bound.bind(short)
+            bound.listen(1)
+        return fd
+
+
+@contextlib.contextmanager
+def open_folder(path: Path) -> Iterator[str]:
+    """A short name for `path` during the block: a unix socket's name may have 107 bytes only."""
+    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

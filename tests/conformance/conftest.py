@@ -1,0 +1,57 @@
+"""Every engine, one after the other, under the same tests. Each test leaves the host as it found it."""
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.bench import ENGINES, QEMU, Bench, open_bench
+
+
+@pytest.fixture(scope="session")
+def shared_folders() -> Iterator[dict[str, Path]]:
+    """Where each engine keeps the snapshot that the tests share. Short names: they become those of unix sockets."""
+    folders = {name: Path(tempfile.mkdtemp(prefix="warren-")) for name in ENGINES}
+    yield folders
+    for folder in folders.values():
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(params=ENGINES)
+def engine_name(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name == QEMU and shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("qemu-system-x86_64 is not installed")
+    return name
+
+
+@asynccontextmanager
+async def _leaving_nothing(name: str, folder: Path) -> AsyncIterator[Bench]:
+    run_dir = folder / "run"
+    async with open_bench(name, folder, run_dir) as bench:
+        yield bench
+        left = await bench.traces()
+        # The test that left something fails, and not those after it.
+        for machine_id in bench.engine.leftovers():
+            await bench.engine.destroy(machine_id)
+    pins = [str(path) for path in run_dir.rglob("netns/*")]
+    mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(run_dir) in line]
+    assert left + pins + mounts == []
+
+
+@pytest.fixture
+async def bench(engine_name: str, shared_folders: dict[str, Path]) -> AsyncIterator[Bench]:
+    """An engine with a snapshot that other tests use too."""
+    async with _leaving_nothing(engine_name, shared_folders[engine_name]) as bench:
+        yield bench
+
+
+@pytest.fixture
+async def fresh_bench(engine_name: str) -> AsyncIterator[Bench]:
+    """An engine that has no snapshot yet."""
+    with tempfile.TemporaryDirectory(prefix="warren-") as folder:
+        async with _leaving_nothing(engine_name, Path(folder)) as bench:
+            yield bench
