@@ -1,0 +1,82 @@
+# Warren on a bare Debian 12, as root:  make up  ·  make test  ·  make down
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= /usr/bin/python3
+PY := .venv/bin/python
+STAMPS := build/stamps
+
+# What the programs need at run time, what builds the images, and what the benchmarks compare with.
+RUN_PACKAGES := qemu-system-x86 libnftables1 iproute2 util-linux e2fsprogs procps curl
+BUILD_PACKAGES := python3 python3-venv mmdebstrap ca-certificates zstd
+TEST_PACKAGES := nftables
+BENCH_PACKAGES := crun bubblewrap
+
+.PHONY: help up down images test test-unit check lint types contracts lock clean \
+	bench-create bench-density bench-slots bench-packages
+
+help:  ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMPS)/packages: Makefile
+	@mkdir -p $(STAMPS)
+	@bash -c 'need=(); for p in $(RUN_PACKAGES) $(BUILD_PACKAGES) $(TEST_PACKAGES); do \
+	  dpkg-query -W -f="\$${db:Status-Status}" $$p 2>/dev/null | grep -qx installed || need+=($$p); done; \
+	  if [ $${#need[@]} -gt 0 ]; then \
+	    echo "· installing Debian packages: $${need[*]}"; \
+	    apt-get update -q >build/apt.log 2>&1 && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends $${need[@]} >>build/apt.log 2>&1 \
+	    || { tail -n 20 build/apt.log; echo "apt-get failed; the whole log: build/apt.log"; exit 1; }; fi'
+	@touch $@
+
+$(STAMPS)/venv: requirements.lock pyproject.toml guest/pyproject.toml $(STAMPS)/packages
+	@echo "· making the virtual environment .venv"
+	@[ -x $(PY) ] || $(PYTHON) -m venv .venv
+	@$(PY) -m pip install -q --require-hashes -r requirements.lock
+	@$(PY) -m pip install -q --no-deps --no-build-isolation -e . -e guest
+	@touch $@
+
+images: $(STAMPS)/venv  ## build the machine images (again only if something changed)
+	@$(PY) -m images build minimal python
+
+up: images  ## start poold in the background, with warm machines
+	@$(PY) -m poold.dev up
+
+down:  ## stop all that `make up` started
+	@if [ -x $(PY) ]; then $(PY) -m poold.dev down; fi
+
+test: images  ## every test, with real microVMs
+	@$(PY) -m pytest
+
+test-unit: $(STAMPS)/venv  ## the tests that need no microVM
+	@$(PY) -m pytest tests/unit
+
+check: lint types contracts test  ## what a review asks for: lint, types, contracts, tests
+
+lint: $(STAMPS)/venv  ## ruff
+	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
+
+types: $(STAMPS)/venv  ## mypy, strict
+	@$(PY) -m mypy
+
+contracts: $(STAMPS)/venv  ## who may import whom
+	@PYTHONPATH=guest .venv/bin/lint-imports
+
+bench-packages: images
+	@bash -c 'for p in $(BENCH_PACKAGES); do dpkg-query -W $$p >/dev/null 2>&1 || need=1; done; \
+	  if [ -n "$$need" ]; then apt-get install -yq --no-install-recommends $(BENCH_PACKAGES) >build/apt.log 2>&1; fi'
+
+bench-create: bench-packages  ## cold boot, restore and warm claim beside crun and bwrap
+	@$(PY) -m tests.bench.bench_create
+
+bench-density: images  ## idle machines until 8 GiB are used
+	@$(PY) -m tests.bench.bench_density
+
+bench-slots: $(STAMPS)/venv  ## network slots
+	@$(PY) -m tests.bench.bench_slots
+
+lock: $(STAMPS)/venv  ## pin every Python package again
+	@$(PY) -m piptools compile -q --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
+	  --no-emit-find-links --no-emit-trusted-host --no-header --no-annotate --all-extras -o requirements.lock pyproject.toml
+
+clean: down  ## remove everything that was built
+	@rm -rf build .venv
