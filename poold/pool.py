@@ -5,9 +5,11 @@ it is about to do; `open` makes the place's machine answer under its own identit
 """
 
 import asyncio
+import base64
 import contextlib
 import functools
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -34,6 +36,9 @@ REHEARSALS = 3  # in a golden machine: afterwards the paths of a first claim are
 IDENTITY_LIMIT_S = 10.0
 RECHECK_S = 5.0  # demand falls with time, so the pool is looked at also when nothing happens
 RETRY_AFTER_FAILURE_S = 5.0
+
+# Nobody: what a machine rehearses a claim with. The next identity replaces all of it.
+NOBODY = {"generation": 1, "hostname": "warren", "machine_id": "0" * 32, "id": "warm", "env": {}}
 
 BROKEN = (EngineError, GuestError, MachineDied)
 
@@ -87,6 +92,7 @@ class Pool:
         self._demand: dict[Shape, Demand] = {}
         self._building: dict[Shape, asyncio.Lock] = {}
         self._look = asyncio.Event()
+        self._opening = 0  # claims under way; filling the pool waits for them
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Pool"]:
@@ -119,6 +125,14 @@ class Pool:
 
     async def open(self, place: Place, identity: Callable[[], dict[str, Any]]) -> Guest:
         """Make the place's machine run, under an identity of its own. On failure the place still has to be released."""
+        self._opening += 1
+        try:
+            return await self._open(place, identity)
+        finally:
+            self._opening -= 1
+            self._look.set()
+
+    async def _open(self, place: Place, identity: Callable[[], dict[str, Any]]) -> Guest:
         if place.machine is not None:
             try:
                 return await self._identify(place, identity)
@@ -201,11 +215,15 @@ class Pool:
                 while not await self._answers(guest, machine):
                     await asyncio.sleep(0.05)
                 for _ in range(REHEARSALS):
-                    await guest.call("POST", "/rehearse")
+                    await guest.call("POST", "/rehearse", self._nobody())
         except TimeoutError as error:
             raise GuestError(f"the guest did not answer within {BOOT_LIMIT_S:g} s of its start") from error
         finally:
             guest.close()
+
+    def _nobody(self) -> dict[str, Any]:
+        entropy = base64.b64encode(os.urandom(32)).decode()
+        return {**NOBODY, "entropy": entropy, "unix_ns": time.time_ns()}
 
     async def _answers(self, guest: Guest, machine: Machine) -> bool:
         try:
@@ -226,7 +244,7 @@ class Pool:
             targets = {shape: demand.target(now) for shape, demand in self._demand.items()}
             actions = plan(self._count(), targets, rooms=self._slots.free)
             # Only the first: a claim may have changed everything by the time that it is done.
-            match actions[0] if actions else None:
+            match actions[0] if actions and not self._opening else None:
                 case Drop(shape):
                     await self._drop(shape)
                 case Fill(shape):
@@ -273,7 +291,7 @@ class Pool:
         if place.machine is None or place.guest is None:
             raise MachineDied("the machine ended while it was restored")
         await self._engine.resume(place.machine)
-        await place.guest.call("POST", "/rehearse")
+        await place.guest.call("POST", "/rehearse", self._nobody())
         await place.guest.call("GET", "/health")
         await self._engine.pause(place.machine)
         place.machine.ended.add_done_callback(lambda _: self._look.set())

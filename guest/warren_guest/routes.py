@@ -36,7 +36,8 @@ async def identify(guest: Guest, request: Request) -> Answer:
     return Answer(b'{"generation":%d}' % new.generation)
 
 
-async def rehearse(guest: Guest, _request: Request) -> Answer:
+async def rehearse(guest: Guest, request: Request) -> Answer:
+    guest.identity.rehearse(parse_identity(await read_object(request)))
     await guest.rehearse()
     return Answer()
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from poold.engines import Engine, Machine, Settle, Snapshot
 from poold.engines.local import LocalEngine
 from poold.engines.qemu.argv import Accel
 from poold.engines.qemu.engine import QemuEngine
+from poold.engines.qemu.tsc import measure_khz
 from poold.errors import GuestError
 from poold.images import Image, read_image
 from poold.link import Guest
@@ -179,6 +180,11 @@ async def until(is_so: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+@cache
+def _tsc_khz() -> int:
+    return measure_khz()
+
+
 def _image() -> Image:
     folder = Path(os.environ.get("WARREN_IMAGES", REPOSITORY / "build/images"))
     assert (folder / "minimal").is_dir(), f"no image in {folder}: run `python -m images build minimal`"
@@ -192,8 +198,8 @@ async def open_bench(name: str, folder: Path, run_dir: Path) -> AsyncIterator[Be
         if name == QEMU:
             assert os.geteuid() == 0, "the QEMU engine makes network namespaces: run its tests as root"
             slots = await stack.enter_async_context(open_slots(run_dir, count=SLOTS, base_uid=BASE_UID))
-            # Emulated everywhere: a /dev/kvm that can be opened may still refuse to run anything.
-            accel = Accel("tcg")
+            # Emulated also where there is KVM: what is slow shows more of what can go wrong between two steps.
+            accel = Accel("tcg", tsc_khz=_tsc_khz())
             make = partial(QemuEngine, folder, accel=accel, socket_in=slots.socket_in, open_tap=slots.open_tap)
             bench = Bench(name, folder, slots, _image(), "user", make)
         else:

@@ -145,3 +145,17 @@ async def test_the_log_is_told_in_lines(guest: Client) -> None:
     reply = await guest.call("GET", "/logs?lines=5")
     assert reply.headers["content-type"].startswith("text/plain")
     assert len(reply.body.splitlines()) <= 5
+
+
+async def test_a_rehearsal_leaves_the_machine_nobody(fresh_guest: Client) -> None:
+    before = (await fresh_guest.call("GET", "/processes")).json
+    assert (await fresh_guest.call("POST", "/rehearse", identity(env={"A": "b"}))).json == {}
+    assert (await fresh_guest.call("GET", "/processes")).json == before
+    health = (await fresh_guest.call("GET", "/health")).json
+    assert (health["generation"], health["id"], health["processes"]) == (0, None, 0)
+
+
+async def test_a_machine_that_is_somebody_refuses_to_rehearse(fresh_guest: Client) -> None:
+    await fresh_guest.call("POST", "/identity", identity())
+    reply = await fresh_guest.call("POST", "/rehearse", identity(generation=2))
+    assert (reply.status, reply.json["error"]["code"]) == (409, "already_identified")

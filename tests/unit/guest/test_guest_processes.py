@@ -371,13 +371,6 @@ async def test_only_the_newest_hundred_ended_processes_are_remembered(fresh_gues
     assert len((await fresh_guest.call("GET", "/processes")).json["processes"]) == 100
 
 
-async def test_a_rehearsal_leaves_no_trace(fresh_guest: Client) -> None:
-    before = (await fresh_guest.call("GET", "/processes")).json
-    assert (await fresh_guest.call("POST", "/rehearse")).json == {}
-    assert (await fresh_guest.call("GET", "/processes")).json == before
-    assert (await fresh_guest.call("GET", "/health")).json["processes"] == 0
-
-
 async def test_descriptors_do_not_leak(fresh_guest: Client) -> None:
     await fresh_guest.run("true")
     before = set(os.listdir(f"/proc/{fresh_guest.pid}/fd"))
