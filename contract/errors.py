@@ -57,6 +57,7 @@ class BadField(CallerError):
     code = "bad_field"
 
     def __init__(self, field: str, value: object, problem: str) -> None:
+        field = field if len(field) <= SHOWN_VALUE_CHARS else field[:SHOWN_VALUE_CHARS] + "…"
         super().__init__(f"{field}: {problem}, got {shown(value)}", field=field, value=shown(value))
 
 
@@ -79,5 +80,8 @@ class TooLarge(CallerError):
 
 def shown(value: object) -> str:
     """`value` as it may stand in a message: short, on one line, printable."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = f"a deeply nested {type(value).__name__}"
     return text if len(text) <= SHOWN_VALUE_CHARS else text[:SHOWN_VALUE_CHARS] + "…"

@@ -66,7 +66,9 @@ async def run(guest: Guest, command: Exec) -> AsyncIterator[Said]:
     async with start(guest, "/processes", request) as answer:
         try:
             async for said in follow(answer):
-                if isinstance(said, Started) and command.stdin is not None:
+                if isinstance(said, Output) and said.stream == "pty":
+                    raise GuestError("the guest told of a terminal that nobody asked for")
+                if isinstance(said, Started) and command.stdin is not None and feeding is None:
                     feeding = asyncio.create_task(_feed(guest, said.pid, command.stdin))
                 yield said
         finally:
@@ -99,7 +101,8 @@ async def follow(answer: Answer) -> AsyncIterator[Said]:
 async def _feed(guest: Guest, pid: int, data: bytes) -> None:
     """Give the process its standard input. One that ends without reading all of it has done nothing wrong."""
     with contextlib.suppress(WarrenError):
-        async with guest.exchange("POST", f"/processes/{pid}/stdin?eof=1", body=data) as answer:
+        target = f"/processes/{pid}/stdin?eof=1"
+        async with guest.exchange("POST", target, body=data, limit_s=None) as answer:
             await answer.read(1 << 16)
 
 

@@ -10,7 +10,7 @@ from contract.models import ShapeLimits
 from poold.errors import ConfigError
 
 ENGINES = ("qemu", "local")
-POOL_ENTRY = re.compile(r"([a-z][a-z0-9_-]*)=(\d+)(?:-(\d+))?")
+POOL_ENTRY = re.compile(r"([a-z][a-z0-9_-]*)=([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Config:
             base_uid=read.integer("POOLD_BASE_UID", 230_000, 1000, 1 << 30),
             memory_budget_mb=budget,
             limits=ShapeLimits(
-                vcpus=read.integer("POOLD_MAX_VCPUS", max(4, host_cpus), 1, 255),
+                vcpus=read.integer("POOLD_MAX_VCPUS", min(255, max(4, host_cpus)), 1, 255),
                 memory_mb=read.integer("POOLD_MAX_MEMORY_MB", min(8192, budget), 128, 1 << 30),
                 disk_mb=read.integer("POOLD_MAX_DISK_MB", 20_480, 128, 1 << 30),
             ),
@@ -75,7 +75,7 @@ class _Reader:
 
     def integer(self, name: str, default: int, low: int, high: int) -> int:
         text = self._environ.get(name, str(default))
-        if not re.fullmatch(r"\d{1,12}", text) or not low <= int(text) <= high:
+        if not re.fullmatch(r"[0-9]{1,12}", text) or not low <= int(text) <= high:
             raise ConfigError(f"{name} must be a whole number from {low} to {high}, got {text!r}")
         return int(text)
 
@@ -89,7 +89,7 @@ class _Reader:
         """An address on loopback: until requests are signed, whoever reaches poold may do everything."""
         text = self._environ.get(name, default)
         host, _, port = text.rpartition(":")
-        if not port.isdigit() or int(port) > 65_535:
+        if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65_535:
             raise ConfigError(f"{name} must be ADDRESS:PORT, got {text!r}")
         try:
             is_loopback = ipaddress.ip_address(host.strip("[]")).is_loopback

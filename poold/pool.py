@@ -32,13 +32,15 @@ log = logging.getLogger("poold.pool")
 OVERHEAD_MB = 160  # of a machine besides its RAM: the emulator and the code that it translates
 BOOT_LIMIT_S = 120.0  # of a cold boot under emulation on a busy host; about 5 s on an idle one
 DIAL_LIMIT_S = 0.5  # a guest that boots drops what is sent to it, and TCP would try again only after a second
-REHEARSALS = 3  # in a golden machine: afterwards the paths of a first claim are in memory
+REHEARSALS = 16  # in a golden machine: afterwards the paths of a first claim are in memory
 IDENTITY_LIMIT_S = 10.0
 RECHECK_S = 5.0  # demand falls with time, so the pool is looked at also when nothing happens
 RETRY_AFTER_FAILURE_S = 5.0
 
-# Nobody: what a machine rehearses a claim with. The next identity replaces all of it.
-NOBODY = {"generation": 1, "hostname": "warren", "machine_id": "0" * 32, "id": "warm", "env": {}}
+# Nobody: what a machine rehearses a claim with. The next identity replaces all of it, and costs least if its names
+# are as long: then no file changes its size.
+NOBODY_ID = "sb-" + "0" * 16
+NOBODY = {"generation": 1, "hostname": NOBODY_ID, "machine_id": "0" * 32, "id": NOBODY_ID, "env": {}}
 
 BROKEN = (EngineError, GuestError, MachineDied)
 
@@ -148,9 +150,13 @@ class Pool:
         """Everything of the place is given back. Succeeds if it is already."""
         await finish(self._release(place))
 
-    def counts(self) -> Mapping[Shape, int]:
-        """How many machines are warm, per shape."""
-        return self._count()
+    def shares(self) -> list[dict[str, Any]]:
+        """What the pool has and wants of each shape, for people and programs to look at."""
+        warm, now = self._count(), time.monotonic()
+        return [
+            {**vars(shape), "warm": warm[shape], "wanted": demand.target(now), "floor": demand.size.floor}
+            for shape, demand in self._demand.items()
+        ]
 
     async def ready(self) -> None:
         """Return when every share of the pool has its floor."""
@@ -192,7 +198,7 @@ class Pool:
         """Put a machine into the place, paused. The first of its shape on this host is booted and frozen."""
         image = self._images.find(place.shape.image)
         async with self._building.setdefault(place.shape, asyncio.Lock()):
-            snapshot = await self._engine.build_snapshot(image, place.shape, place.slot, self._settle)
+            snapshot = await self._engine.build_snapshot(image, place.shape, place.slot, self.settle)
         place.machine = await self._engine.restore(snapshot, place.slot, place.machine_id)
         place.guest = self._guest(place.machine)
 
@@ -207,12 +213,12 @@ class Pool:
         await guest.call("POST", "/identity", identity(), limit_s=IDENTITY_LIMIT_S)
         return guest
 
-    async def _settle(self, machine: Machine) -> None:
+    async def settle(self, machine: Machine) -> None:
         """Wait until a machine that boots is ready to be frozen, with the paths of a first claim in its memory."""
         guest = self._guest(machine)
         try:
             async with asyncio.timeout(BOOT_LIMIT_S):
-                while not await self._answers(guest, machine):
+                while not await self.answers(guest, machine):
                     await asyncio.sleep(0.05)
                 for _ in range(REHEARSALS):
                     await guest.call("POST", "/rehearse", self._nobody())
@@ -225,7 +231,8 @@ class Pool:
         entropy = base64.b64encode(os.urandom(32)).decode()
         return {**NOBODY, "entropy": entropy, "unix_ns": time.time_ns()}
 
-    async def _answers(self, guest: Guest, machine: Machine) -> bool:
+    async def answers(self, guest: Guest, machine: Machine) -> bool:
+        """Whether a machine that boots has come up. Raises `MachineDied` if it never will."""
         try:
             await guest.call("GET", "/health", limit_s=DIAL_LIMIT_S)
         except GuestError:

@@ -156,7 +156,7 @@ class Identity:
     """Who this machine is now. Generation 0: nobody yet."""
 
     def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+        self.machine = machine
         self.generation = 0
         self.id: str | None = None
         self.env: dict[str, str] = {}
@@ -169,19 +169,10 @@ class Identity:
         if new.generation <= self.generation:
             message = f"generation {new.generation} is not greater than {self.generation}"
             raise RefusedError("already_identified", message, field="generation")
-        self._become(new)
+        try:
+            self.machine.adopt(new)
+        except OSError as exc:
+            raise refusal_of(exc, str(exc.filename or "identity")) from exc
         self.generation = new.generation
         self.id = self.id if new.id is None else new.id
         self.env = self.env if new.env is None else new.env
-
-    def rehearse(self, new: NewIdentity) -> None:
-        """Go through the motions with `new`, which is nobody's, and stay nobody. Refused once this is somebody."""
-        if self.generation:
-            raise RefusedError("already_identified", f"this machine has generation {self.generation}")
-        self._become(new)
-
-    def _become(self, new: NewIdentity) -> None:
-        try:
-            self._machine.adopt(new)
-        except OSError as exc:
-            raise refusal_of(exc, str(exc.filename or "identity")) from exc

@@ -4,11 +4,13 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import unquote
 
-from warren_guest import CONTRACT, VERSION, events, file_routes, frames
+from warren_guest import CONTRACT, VERSION, file_routes, frames
 from warren_guest.errors import RefusedError
+from warren_guest.events import CONTENT_TYPE as EVENT_STREAM
+from warren_guest.events import Events
 from warren_guest.fields import bad_field, query_flag, query_number
 from warren_guest.guest import Guest
-from warren_guest.identity import parse_identity
+from warren_guest.identity import Identity, NewIdentity, parse_identity
 from warren_guest.logs import KEPT
 from warren_guest.output import Reader
 from warren_guest.processes import Process, Start, tell
@@ -30,16 +32,22 @@ async def health(guest: Guest, _request: Request) -> Answer:
 
 
 async def identify(guest: Guest, request: Request) -> Answer:
-    new = parse_identity(await read_object(request))
-    guest.identity.adopt(new)
-    guest.events.emit("identity", {"generation": new.generation, "id": guest.identity.id})
-    return Answer(b'{"generation":%d}' % new.generation)
+    return _become(guest.identity, guest.events, parse_identity(await read_object(request)))
 
 
 async def rehearse(guest: Guest, request: Request) -> Answer:
-    guest.identity.rehearse(parse_identity(await read_object(request)))
+    """Go through a whole claim with an identity and events that nobody will ever see."""
+    if guest.identity.generation:
+        raise RefusedError("already_identified", f"this machine has generation {guest.identity.generation}")
+    _become(Identity(guest.identity.machine), Events(), parse_identity(await read_object(request)))
     await guest.rehearse()
     return Answer()
+
+
+def _become(identity: Identity, events: Events, new: NewIdentity) -> Answer:
+    identity.adopt(new)
+    events.emit("identity", {"generation": new.generation, "id": identity.id})
+    return Answer(b'{"generation":%d}' % new.generation)
 
 
 async def logs(guest: Guest, request: Request) -> Answer:
@@ -51,7 +59,7 @@ async def tell_events(guest: Guest, request: Request) -> Stream:
     asked = dict(request.head.query)
     if "last-event-id" in request.head.headers:
         asked["after"] = request.head.headers["last-event-id"]
-    return Stream(guest.events.tell(query_number(asked, "after", 0, _LARGE)), events.CONTENT_TYPE)
+    return Stream(guest.events.tell(query_number(asked, "after", 0, _LARGE)), EVENT_STREAM)
 
 
 async def start_process(guest: Guest, request: Request) -> AnyAnswer:

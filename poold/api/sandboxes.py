@@ -30,8 +30,7 @@ async def guest_of(request: HTTPConnection) -> Guest:
 
 
 async def healthz(request: Request) -> Response:
-    warm = {str(shape): count for shape, count in request.app.state.pool.counts().items()}
-    return json_reply({"ok": True, "warm": warm})
+    return json_reply({"ok": True, "pool": request.app.state.pool.shares()})
 
 
 async def create(request: Request) -> Response:
@@ -68,7 +67,7 @@ async def health(request: Request) -> Response:
 
 
 def _page_size(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_PAGE:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= MAX_PAGE:
         raise BadField("limit", text, f"must be a whole number from 1 to {MAX_PAGE}")
     return int(text)
 

@@ -69,7 +69,10 @@ def _stream(socket: WebSocket, guest: Guest) -> contextlib.AbstractAsyncContextM
     if pid is not None:
         if not pid.isascii() or not pid.isdigit() or len(pid) > 9:
             raise BadField("pid", pid, "must be the number of a process")
-        return guest.exchange("GET", f"/processes/{pid}/attach?after={query.get('after', '0')}")
+        after = query.get("after", "0")
+        if not after.isascii() or not after.isdigit() or len(after) > 18:
+            raise BadField("after", after, "must be a number of bytes")
+        return guest.exchange("GET", f"/processes/{pid}/attach?after={after}")
     request = {
         "cols": _side("cols", query.get("cols", "80")),
         "rows": _side("rows", query.get("rows", "24")),
@@ -103,7 +106,7 @@ async def _input(guest: Guest, pid: int, pieces: "asyncio.Queue[bytes]") -> None
 
     # Whatever ends the input also ends the output, and there it is told.
     with contextlib.suppress(WarrenError):
-        async with guest.exchange("POST", f"/processes/{pid}/stdin", body=body()) as answer:
+        async with guest.exchange("POST", f"/processes/{pid}/stdin", body=body(), limit_s=None) as answer:
             await answer.read(1 << 16)
 
 
@@ -117,7 +120,7 @@ def _resize(text: str) -> dict[str, int]:
 
 
 def _side(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_SIDE:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= MAX_SIDE:
         raise BadField(name, text, f"must be a whole number from 1 to {MAX_SIDE}")
     return int(text)
 

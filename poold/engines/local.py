@@ -63,6 +63,7 @@ class LocalEngine:
             *self._unshare,
             *(python, "-m", "warren_guest"),
         ]
+        self._running: dict[str, Machine] = {}
         self._paused: dict[str, list[int]] = {}
         # One change at a time to what has this name: a machine, or the snapshot that is being made.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -110,8 +111,11 @@ class LocalEngine:
     async def destroy(self, machine_id: str) -> None:
         folder = self._machines / machine_id
         async with self._turn(machine_id):
-            for pid in await _in_thread("ending", machine_id, _find_stopped, folder / SOCKET):
+            machine = self._running.get(machine_id)
+            known = [] if machine is None or machine.ended.done() else [machine.pid]
+            for pid in await _in_thread("ending", machine_id, _find_stopped, folder / SOCKET, known):
                 await process.end(pid)
+            self._running.pop(machine_id, None)
             self._paused.pop(machine_id, None)
             await _in_thread("removing", machine_id, _remove, folder)
 
@@ -126,6 +130,7 @@ class LocalEngine:
         return sorted(path.name for path in self._machines.iterdir())
 
     def close(self) -> None:
+        self._running.clear()
         self._paused.clear()
 
     def _turn(self, name: str) -> asyncio.Lock:
@@ -143,10 +148,8 @@ class LocalEngine:
             hint = f"its socket {path} has a name of {size} bytes and may have {MAX_SOCKET_PATH}: use a shorter folder"
             raise EngineError("starting", machine_id, hint=hint)
         await _in_thread("preparing", machine_id, _prepare, folder, workspace)
-        # The socket's path is also the mark by which a later daemon finds the process again.
-        argv = [*self._guest, "--socket", str(path), "--workspace", str(folder / WORKSPACE)]
-        pid = await process.start(argv, log=folder / LOG, cwd=folder)
-        machine = Machine(machine_id, slot, folder, pid, process.watch(pid))
+        # Not left before we know its pid: until it is a guest, its arguments cannot be relied upon to find it.
+        machine = await finish(self._launch(machine_id, slot))
         try:
             async with asyncio.timeout(START_LIMIT_S):
                 await _until_it_listens(machine)
@@ -154,6 +157,14 @@ class LocalEngine:
             raise EngineError(
                 "starting a guest for", machine_id, hint=f"not there after {START_LIMIT_S:g} s"
             ) from error
+        return machine
+
+    async def _launch(self, machine_id: str, slot: Slot) -> Machine:
+        folder = self._machines / machine_id
+        # The socket's path is also the mark by which a later daemon finds the process again.
+        argv = [*self._guest, "--socket", str(folder / SOCKET), "--workspace", str(folder / WORKSPACE)]
+        pid = await process.start(argv, log=folder / LOG, cwd=folder)
+        machine = self._running[machine_id] = Machine(machine_id, slot, folder, pid, process.watch(pid))
         return machine
 
 
@@ -246,9 +257,9 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _find_stopped(mark: Path) -> list[int]:
+def _find_stopped(mark: Path, known: Iterable[int]) -> list[int]:
     """Every process of the machine with this mark, stopped: it starts no more of them while they are ended."""
-    roots = process.find(str(mark))
+    roots = {*known, *process.find(str(mark))}
     _stop(roots)
     return list(_family(roots))
 

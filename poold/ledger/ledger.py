@@ -35,13 +35,13 @@ class Ledger:
     async def open(cls, path: Path) -> AsyncIterator["Ledger"]:
         ledger = cls(path)
         try:
-            await asyncio.to_thread(migrate, ledger._writing_db)
+            await finish(asyncio.to_thread(migrate, ledger._writing_db))
             ledger._writer.start()
             yield ledger
         finally:
             if ledger._writer.ident is not None:
                 ledger._queue.put(None)
-                await asyncio.to_thread(ledger._writer.join)
+                await finish(asyncio.to_thread(ledger._writer.join))
             ledger._writing_db.close()
             ledger._reading_db.close()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -18,6 +19,8 @@ MAX_IDLE = 2  # connections kept for the next call
 
 # Refusals that a caller may see as they are. Anything else that a guest makes up is its fault, not the caller's.
 CALLERS_FAULT = frozenset({400, 403, 404, 405, 409, 413, 416, 429, 507})
+
+CODE = re.compile(r"[a-z_]{1,64}")
 
 Dial = Callable[[], Awaitable[socket.socket]]
 
@@ -48,16 +51,23 @@ class Guest:
 
     @contextlib.asynccontextmanager
     async def exchange(
-        self, method: str, target: str, *, headers: Mapping[str, str] | None = None, body: Body | None = None
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        limit_s: float | None = ANSWER_LIMIT_S,
     ) -> AsyncIterator[Answer]:
         """Send a request and give its answer, once the head is there. Raises `GuestRefused` if it is a refusal.
 
+        The head must come within `limit_s` of the request's end; None if that is for the sandbox's program to decide.
         After the block the connection is kept for the next call, or closed if anything of this one is left.
         """
         connection = await self._connection()
         try:
             await connection.send(method, target, headers or {}, body)
-            answer = await self._head(connection, method, target)
+            answer = await self._head(connection, method, target, limit_s)
             if answer.status >= 300:
                 raise _refusal(answer.status, await answer.read(MAX_JSON_BYTES))
             yield answer
@@ -72,13 +82,13 @@ class Guest:
         self._idle.clear()
         self._open.clear()
 
-    async def _head(self, connection: Connection, method: str, target: str) -> Answer:
+    async def _head(self, connection: Connection, method: str, target: str, limit_s: float | None) -> Answer:
         try:
-            async with asyncio.timeout(ANSWER_LIMIT_S):
+            async with asyncio.timeout(limit_s):
                 return await connection.answer()
         except TimeoutError as error:
             path = target.split("?", maxsplit=1)[0]
-            raise GuestError(f"the guest did not answer {method} {path} within {ANSWER_LIMIT_S:g} s") from error
+            raise GuestError(f"the guest did not answer {method} {path} within {limit_s:g} s") from error
 
     async def _connection(self) -> Connection:
         while self._idle:
@@ -104,6 +114,8 @@ class Guest:
             sock.close()
             raise
         self._open.add(connection)
+        if self._ended.done():
+            self._died(self._ended)
         return connection
 
     def _put_back(self, connection: Connection) -> None:
@@ -132,9 +144,9 @@ def _refusal(status: int, body: bytes) -> WarrenError:
     """What a guest's refusal means to the caller."""
     try:
         told = _object(body)["error"]
-        code, message = str(told["code"])[:64], str(told["message"])[:1000]
+        code, message = str(told["code"]), str(told["message"])[:1000]
     except (GuestError, KeyError, TypeError):
         return GuestError(f"the guest answered with status {status} and no reason")
-    if status not in CALLERS_FAULT:
+    if status not in CALLERS_FAULT or not CODE.fullmatch(code):
         return GuestError(f"the guest answered with status {status}: {message}")
     return GuestRefused(status, code, message)

@@ -14,6 +14,7 @@ MAX_HEAD_BYTES = 32 << 10
 HIGH_WATER = 256 << 10  # of an answer's body waiting for its reader; then the guest has to wait
 LOW_WATER = 64 << 10
 STALL_LIMIT_S = 60.0  # how long a guest may take no byte of a request before it counts as gone
+READ_LIMIT_S = 30.0  # for all of a short body, once its head is there
 
 Body = bytes | AsyncIterator[bytes]
 
@@ -32,12 +33,16 @@ class Answer:
             yield chunk
 
     async def read(self, limit: int) -> bytes:
-        """The whole body, or `GuestError` if it is longer than `limit`."""
+        """The whole body, or `GuestError` if it is longer than `limit` or does not come to its end."""
         body = bytearray()
-        async for chunk in self.chunks():
-            body += chunk
-            if len(body) > limit:
-                raise GuestError(f"the guest's answer is longer than {limit} bytes")
+        try:
+            async with asyncio.timeout(READ_LIMIT_S):
+                async for chunk in self.chunks():
+                    body += chunk
+                    if len(body) > limit:
+                        raise GuestError(f"the guest's answer is longer than {limit} bytes")
+        except TimeoutError as error:
+            raise GuestError(f"the guest's answer did not end within {READ_LIMIT_S:g} s") from error
         return bytes(body)
 
 
@@ -55,12 +60,13 @@ class Connection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
-        self._head_bytes = 0
+        self._overhead = 0  # bytes since the guest said something that we can use
         self._headers: dict[str, str] = {}
         self._head: asyncio.Future[int] = self._loop.create_future()
         self._chunks: deque[bytes] = deque()
         self._waiting = 0  # bytes in _chunks
         self._complete = False
+        self._cut_short = False  # the answer came before the whole request was sent
         self._paused = False
         self._news = asyncio.Event()
 
@@ -83,11 +89,11 @@ class Connection(asyncio.Protocol):
 
     async def _send_pieces(self, body: AsyncIterator[bytes], *, chunked: bool) -> None:
         async for piece in body:
-            if self._head.done():
-                self._failed = GuestError("the guest answered before it had the whole request")  # not to be reused
-                return
             if piece:
                 await self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            if self._has_answered:
+                self._cut_short = True
+                return
         if chunked:
             await self._write(b"0\r\n\r\n")
 
@@ -114,7 +120,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_reusable(self) -> bool:
         """Whether the last exchange ended as it should and the guest keeps the connection open."""
-        return self._failed is None and not self._in_exchange and not self._chunks
+        return self._failed is None and not self._in_exchange and not self._chunks and not self._cut_short
 
     def fail(self, error: WarrenError) -> None:
         """End the connection; whoever waits for something on it gets `error`."""
@@ -128,6 +134,10 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    @property
+    def _has_answered(self) -> bool:
+        return self._head.done() and self._head.exception() is None
+
     def _raise_if_failed(self) -> None:
         if self._failed is not None:
             raise self._failed
@@ -135,6 +145,8 @@ class Connection(asyncio.Protocol):
     async def _write(self, data: bytes) -> None:
         if not self._may_write.is_set():
             await self._wait_for_room()
+        if self._has_answered:
+            return  # what it said counts, also if it hung up then
         if self._transport is None or self._transport.is_closing():
             self._raise_if_failed()
             raise GuestError("the guest hung up")
@@ -156,15 +168,14 @@ class Connection(asyncio.Protocol):
         if not self._in_exchange:
             self.fail(GuestError("the guest spoke without being asked"))
             return
-        if not self._head.done():
-            self._head_bytes += len(data)
+        self._overhead += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.fail(GuestError(f"the guest's answer is not HTTP: {error}"))
             return
-        if not self._head.done() and self._head_bytes > MAX_HEAD_BYTES:
-            self.fail(GuestError(f"the head of the guest's answer is longer than {MAX_HEAD_BYTES} bytes"))
+        if self._overhead > MAX_HEAD_BYTES:
+            self.fail(GuestError(f"the guest's answer has a head of more than {MAX_HEAD_BYTES} bytes"))
         if self._waiting > HIGH_WATER and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
@@ -179,16 +190,31 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._may_write.set()
 
-    # What the parser says.
+    # What the parser says. What is raised here comes out of `feed_data`.
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise GuestError("a second answer to one request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head.done():
+            raise GuestError("a header behind the body")  # there might be any number of them
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            raise GuestError(f"status {status} instead of an answer")
+        self._overhead = 0
         if not self._head.done():
-            self._head.set_result(self._parser.get_status_code())
+            self._head.set_result(status)
+            self._may_write.set()
+
+    def on_chunk_header(self) -> None:
+        self._overhead = 0
 
     def on_body(self, data: bytes) -> None:
+        self._overhead = 0
         self._chunks.append(data)
         self._waiting += len(data)
         self._news.set()

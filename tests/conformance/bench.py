@@ -5,11 +5,10 @@ import contextlib
 import getpass
 import os
 import secrets
-import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
@@ -69,15 +68,20 @@ class Bench:
     slots: Slots
     image: Image
     user: str  # whom commands run as in a machine of this engine
-    open_engine: Callable[[], Engine]
+    open_engine: Callable[..., Engine]
 
     def __post_init__(self) -> None:
         self.engine = self.open_engine()
 
     async def snapshot(self) -> Snapshot:
-        """The one snapshot that the tests share; who comes first builds it."""
+        """The one snapshot that the tests share, with a file `before` in its workspace; who comes first builds it."""
+
+        async def settle(machine: Machine) -> None:
+            await self.settle(machine)
+            assert await self.sh(machine, "echo frozen > before; sync") == (0, "")
+
         slot = self.slots.take_nowait()
-        snapshot = await self.engine.build_snapshot(self.image, SHAPE, slot, self.settle)
+        snapshot = await self.engine.build_snapshot(self.image, SHAPE, slot, settle)
         await self.slots.give_back(slot)
         return snapshot
 
@@ -112,6 +116,12 @@ class Bench:
             yield guest
         finally:
             guest.close()
+
+    def broken(self) -> tuple[Engine, Image]:
+        """An engine and an image with which no machine comes up: its first process ends at once."""
+        if self.name == QEMU:
+            return self.open_engine(), replace(self.image, kernel=Path(os.devnull))
+        return self.open_engine(python="false"), self.image
 
     def script(self, script: str) -> Exec:
         return Exec(["/bin/sh", "-c", script], env={}, cwd=None, user=self.user, stdin=None, timeout_ms=60_000)
@@ -215,7 +225,3 @@ async def open_bench(name: str, folder: Path, run_dir: Path) -> AsyncIterator[Be
             bench = Bench(name, folder, NoNetwork(run_dir), image, getpass.getuser(), make_local)
         yield bench
         bench.engine.close()
-
-
-def clear(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

@@ -9,10 +9,13 @@ T = TypeVar("T")
 
 
 def places() -> Iterator[int]:
-    """Every early wait, where one step follows the other, and ever fewer of the later ones, where steps are long."""
+    """Every early wait, where one step follows the other, and ever fewer of the later ones, where steps are long.
+
+    The early ones come several times: a process that was just started goes its own way, and is elsewhere each time.
+    """
     place = 0
     while True:
-        yield place
+        yield from [place] * (5 if place < 8 else 1)
         place += 1 + place // 8
 
 

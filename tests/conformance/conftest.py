@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.bench import ENGINES, QEMU, Bench, open_bench
+from tests.conformance.bench import ENGINES, QEMU, Bench, open_bench, until
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +28,14 @@ def engine_name(request: pytest.FixtureRequest) -> str:
     return name
 
 
+def _open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 @asynccontextmanager
 async def _leaving_nothing(name: str, folder: Path) -> AsyncIterator[Bench]:
     run_dir = folder / "run"
+    files = _open_files()
     async with open_bench(name, folder, run_dir) as bench:
         yield bench
         left = await bench.traces()
@@ -40,6 +45,7 @@ async def _leaving_nothing(name: str, folder: Path) -> AsyncIterator[Bench]:
     pins = [str(path) for path in run_dir.rglob("netns/*")]
     mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(run_dir) in line]
     assert left + pins + mounts == []
+    await until(lambda: _open_files() <= files)
 
 
 @pytest.fixture

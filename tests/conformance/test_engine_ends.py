@@ -93,11 +93,13 @@ async def test_a_machine_survives_its_daemon_and_is_ended_by_the_next(bench: Ben
 async def test_a_machine_that_cannot_be_restored_is_an_engine_error_and_leaves_nothing(bench: Bench) -> None:
     snapshot = await bench.snapshot()
     slot = bench.slots.take_nowait()
+    engine = bench.open_engine()  # which has not held the snapshot's memory yet
     hidden = snapshot.folder.with_name("hidden")
     snapshot.folder.rename(hidden)
     try:
         with pytest.raises(EngineError):
-            await bench.open_engine().restore(snapshot, slot, new_id())
+            await engine.restore(snapshot, slot, new_id())
     finally:
         hidden.rename(snapshot.folder)
+        engine.close()
     assert await bench.traces() == []

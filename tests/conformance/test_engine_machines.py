@@ -159,6 +159,7 @@ async def test_a_restore_cancelled_at_any_wait_leaves_nothing_and_the_slot_usabl
             break
         assert await bench.traces() == [], f"cancelled at wait {place}"
     assert place > 3
+    assert machine is not None
     await bench.engine.resume(machine)
     assert await _answers(bench, machine, within_s=LIMIT_S)
     await bench.engine.destroy(machine.id)

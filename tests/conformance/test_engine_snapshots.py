@@ -38,19 +38,9 @@ async def test_another_image_or_shape_has_another_key(fresh_bench: Bench) -> Non
 
 
 async def test_what_was_written_before_the_snapshot_is_in_every_machine(bench: Bench) -> None:
-    async def settle(machine: Machine) -> None:
-        await bench.settle(machine)
-        assert await bench.sh(machine, "echo before > file; sync") == (0, "")
-
-    image = replace(bench.image, key="2" * 64)
-    slot = bench.slots.take_nowait()
-    snapshot = await bench.engine.build_snapshot(image, SHAPE, slot, settle)
     for _ in range(2):
-        machine = await bench.engine.restore(snapshot, slot, new_id())
-        await bench.engine.resume(machine)
-        assert await bench.sh(machine, "cat file; echo after > file") == (0, "before\n")
-        await bench.engine.destroy(machine.id)
-    shutil.rmtree(snapshot.folder)
+        async with bench.machine() as machine:
+            assert await bench.sh(machine, "cat before; echo changed > before") == (0, "frozen\n")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("not settled"), TimeoutError("too late"), EngineError("a", "b")])
@@ -103,6 +93,17 @@ async def _snapshots_are_whole(bench: Bench) -> None:
         engine.close()
         await bench.slots.give_back(slot)
         shutil.rmtree(folder)
+
+
+async def test_a_machine_that_does_not_come_up_is_told_of_at_once_and_leaves_nothing(fresh_bench: Bench) -> None:
+    slot = fresh_bench.slots.take_nowait()
+    engine, image = fresh_bench.broken()
+    async with asyncio.timeout(5):
+        with pytest.raises(EngineError, match=r"failed: ."):
+            await engine.build_snapshot(image, SHAPE, slot, fresh_bench.settle)
+    engine.close()
+    assert await fresh_bench.traces() == []
+    assert fresh_bench.snapshots() == []
 
 
 @pytest.mark.parametrize("engine_name", [PLAIN], indirect=True)

@@ -1,0 +1,99 @@
+"""A poold of our own for a benchmark or a test: a real process with its own folders, on a free port of loopback."""
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+IMAGES = Path(os.environ.get("WARREN_IMAGES", ROOT / "build" / "images"))
+WARM_LIMIT_S = 240.0
+
+
+@dataclass
+class Host:
+    """A running poold, and one kept-alive connection to it."""
+
+    port: int
+    process: "subprocess.Popen[bytes]"
+    folder: Path
+    connection: http.client.HTTPConnection
+
+    def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        self.connection.request(method, path, data)
+        reply = self.connection.getresponse()
+        content = reply.read()
+        return reply.status, json.loads(content) if content else None
+
+    def wait_until_warm(self) -> None:
+        """Every share of the pool has what it wants."""
+        give_up = time.monotonic() + WARM_LIMIT_S
+        while True:
+            if self.process.poll() is not None or time.monotonic() > give_up:
+                raise RuntimeError(f"poold has no warm machine:\n{self.log()[-3000:]}")
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                status, health = self.call("GET", "/healthz")
+                if status == 200 and all(share["warm"] >= share["wanted"] for share in health["pool"]):
+                    return
+            self.connection.close()
+            time.sleep(0.05)
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def rss_mb(self) -> float:
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGESIZE") / (1 << 20)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def open_host(*, pool: str, state: Path | None = None, **variables: str) -> Iterator[Host]:
+    """Run a poold during the block. After it, poold and all its machines are gone. `state` may be used again."""
+    folder = Path(tempfile.mkdtemp(prefix="warren-"))
+    run_dir = Path(tempfile.mkdtemp(prefix="warren-", dir="/run"))
+    port = free_port()
+    environment = {
+        **os.environ,
+        "POOLD_LISTEN": f"127.0.0.1:{port}",
+        "POOLD_STATE_DIR": str(state or folder / "state"),
+        "POOLD_RUN_DIR": str(run_dir),
+        "POOLD_IMAGES": str(IMAGES),
+        "POOLD_POOL": pool,
+        **variables,
+    }
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", "poold"], cwd=ROOT, env=environment, stdout=log, stderr=log)
+    host = Host(port, process, folder, http.client.HTTPConnection("127.0.0.1", port, timeout=120))
+    try:
+        yield host
+    finally:
+        host.connection.close()
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(run_dir, ignore_errors=True)
