@@ -80,7 +80,7 @@ class Exec:
     argv: list[str]
     env: dict[str, str] = field(repr=False)
     cwd: str | None
-    user: str
+    user: str | None  # the machine's ordinary user
     stdin: bytes | None = field(repr=False)
     timeout_ms: int | None
 
@@ -93,7 +93,7 @@ class Exec:
             argv=_argv(fields),
             env=_environment(fields),
             cwd=fields.text("cwd", max_chars=MAX_PATH_BYTES, default=None),
-            user=user_name(fields.text("user", max_chars=32, default="user")),
+            user=user_name(fields.text("user", max_chars=32, default=None)),
             stdin=None if stdin is None else stdin.encode(),
             timeout_ms=None if timeout_sec is None else timeout_sec * 1000,
         )
@@ -147,8 +147,8 @@ def file_path(path: str, name: str = "path") -> str:
     return path
 
 
-def user_name(name: str) -> str:
-    if not USER_NAME.fullmatch(name):
+def user_name(name: str | None) -> str | None:
+    if name is not None and not USER_NAME.fullmatch(name):
         raise BadField("user", name, "must be a user's name")
     return name
 

@@ -20,7 +20,7 @@ from contract.errors import CapacityError
 from contract.models import Shape
 from poold.config import PoolSize
 from poold.engines import Engine, Machine
-from poold.errors import EngineError, GuestError, MachineDied
+from poold.errors import GuestError, HostFault, MachineDied
 from poold.images import Images
 from poold.lifetimes import finish
 from poold.link import Guest
@@ -42,7 +42,7 @@ RETRY_AFTER_FAILURE_S = 5.0
 NOBODY_ID = "sb-" + "0" * 16
 NOBODY = {"generation": 1, "hostname": NOBODY_ID, "machine_id": "0" * 32, "id": NOBODY_ID, "env": {}}
 
-BROKEN = (EngineError, GuestError, MachineDied)
+BROKEN = (HostFault, GuestError, MachineDied)
 
 
 class Slots(Protocol):

@@ -20,6 +20,9 @@ _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _PEM = re.compile(r"\s*-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----\s*")
 _ENTROPY_LOW, _ENTROPY_HIGH = 32, 512
 
+# A buffer of this size is there at once; a larger one would have to be asked of the kernel and given back.
+_HOSTS_BYTES = 1 << 16
+
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 CA_FOLDER = "/usr/local/share/ca-certificates"
 
@@ -124,7 +127,7 @@ def _read_bytes(path: str) -> bytes:
     except OSError:
         return b""
     try:
-        return os.read(fd, 1 << 20)
+        return os.read(fd, _HOSTS_BYTES)
     finally:
         os.close(fd)
 

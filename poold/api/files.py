@@ -50,7 +50,9 @@ async def upload(request: Request) -> Response:
 def _query(request: Request) -> str:
     """The checked query of a file request, for the guest."""
     asked = request.query_params
-    query = {"path": file_path(asked.get("path", "")), "user": user_name(asked.get("user", "user"))}
+    query = {"path": file_path(asked.get("path", ""))}
+    if (user := user_name(asked.get("user"))) is not None:
+        query["user"] = user
     mode = asked.get("mode")
     if mode is not None:
         if not mode.isdigit() or len(mode) > 4 or set(mode) - set("01234567"):

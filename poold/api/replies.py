@@ -1,12 +1,14 @@
 """Requests in, replies out: bounded bodies, JSON, and the one place where errors become HTTP."""
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from contract.errors import CapacityError, TooLarge, WarrenError
@@ -14,6 +16,8 @@ from contract.errors import CapacityError, TooLarge, WarrenError
 log = logging.getLogger("poold.api")
 
 MAX_JSON_BYTES = 1 << 20
+READ_ON_BYTES = 64 << 20  # of a request that is refused, so that the refusal arrives
+READ_ON_S = 5.0
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -40,17 +44,24 @@ def error_reply(error: WarrenError) -> Response:
     return json_reply(error.body(), error.status, headers)
 
 
-async def on_warren_error(_request: Request, error: Exception) -> Response:
+async def on_warren_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, WarrenError)  # noqa: S101 — it is registered for nothing else
+    await _read_on(request)
     if error.status >= 500 and not isinstance(error, CapacityError):
         log.error("request failed", extra={"code": error.code, "why": error.message})
     return error_reply(error)
 
 
-async def on_http_exception(_request: Request, error: Exception) -> Response:
+async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 — it is registered for nothing else
+    await _read_on(request)
     code = CODES.get(error.status_code, "bad_request")
     return json_reply({"error": {"code": code, "message": error.detail}}, error.status_code, dict(error.headers or {}))
+
+
+async def on_departure(_request: Request, _error: Exception) -> Response:
+    """The client left before its request was whole. Nobody reads this."""
+    return Response(status_code=499)
 
 
 async def on_bug(_request: Request, error: Exception) -> Response:
@@ -59,8 +70,20 @@ async def on_bug(_request: Request, error: Exception) -> Response:
     return json_reply({"error": {"code": "internal", "message": "an internal error; the host's log has more"}}, 500)
 
 
+async def _read_on(request: Request) -> None:
+    """Drop the rest of the request: most clients look for a reply only once they have sent everything."""
+    read = 0
+    with contextlib.suppress(TimeoutError, ClientDisconnect, RuntimeError):  # RuntimeError: it was read to its end
+        async with asyncio.timeout(READ_ON_S):
+            async for chunk in request.stream():
+                read += len(chunk)
+                if read > READ_ON_BYTES:
+                    return
+
+
 EXCEPTION_HANDLERS: dict[Any, Any] = {
     WarrenError: on_warren_error,
     HTTPException: on_http_exception,
+    ClientDisconnect: on_departure,
     Exception: on_bug,
 }

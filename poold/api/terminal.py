@@ -76,7 +76,7 @@ def _stream(socket: WebSocket, guest: Guest) -> contextlib.AbstractAsyncContextM
     request = {
         "cols": _side("cols", query.get("cols", "80")),
         "rows": _side("rows", query.get("rows", "24")),
-        "user": user_name(query.get("user", "user")),
+        "user": user_name(query.get("user")),
     }
     return start(guest, "/terminal", request)
 

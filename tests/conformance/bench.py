@@ -148,7 +148,7 @@ class Bench:
             before.shutdown(wait=True)
         files = [str(path) for path in (self.folder / "machines").iterdir()]
         halves = [str(path) for path in (self.folder / "snapshots").iterdir() if path.name.startswith(".")]
-        return files + halves + processes_of(self.folder)
+        return files + halves + [f"process {pid}: {line}" for pid, line in processes_of(self.folder).items()]
 
     def snapshots(self) -> list[Path]:
         return list((self.folder / "snapshots").iterdir())
@@ -170,16 +170,16 @@ def failing_settle(error: Exception) -> Settle:
     return settle
 
 
-def processes_of(folder: Path) -> list[str]:
+def processes_of(folder: Path) -> dict[int, str]:
     """The processes that were told of `folder` or have a file of it open. Looks where engines do not."""
-    found = []
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 links = [os.readlink(link) for link in (entry / "fd").iterdir()]
                 if str(folder) in command or any(link.startswith(f"{folder}/") for link in links):
-                    found.append(f"process {entry.name}: {command[:200]}")
+                    found[int(entry.name)] = command[:200]
     return found
 
 

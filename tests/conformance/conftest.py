@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.bench import ENGINES, QEMU, Bench, open_bench, until
+from poold.engines import process
+from tests.conformance.bench import ENGINES, QEMU, Bench, open_bench, processes_of, until
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +43,8 @@ async def _leaving_nothing(name: str, folder: Path) -> AsyncIterator[Bench]:
         # The test that left something fails, and not those after it.
         for machine_id in bench.engine.leftovers():
             await bench.engine.destroy(machine_id)
+        for pid in processes_of(folder):
+            await process.end(pid)
     pins = [str(path) for path in run_dir.rglob("netns/*")]
     mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(run_dir) in line]
     assert left + pins + mounts == []

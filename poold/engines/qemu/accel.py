@@ -15,9 +15,8 @@ FIRST_WORDS = b"Linux version"
 
 async def find_accel(image: Image) -> Accel:
     """KVM if a kernel says its first words on it, else TCG."""
-    if os.access("/dev/kvm", os.R_OK | os.W_OK) and await _runs_on_kvm(image.kernel):
-        return Accel("kvm")
-    return Accel("tcg", tsc_khz=await asyncio.to_thread(measure_khz))
+    works = os.access("/dev/kvm", os.R_OK | os.W_OK) and await _runs_on_kvm(image.kernel)
+    return Accel("kvm" if works else "tcg", tsc_khz=await asyncio.to_thread(measure_khz))
 
 
 async def _runs_on_kvm(kernel: Path) -> bool:

@@ -26,7 +26,7 @@ class Accel:
     """How a guest's instructions are run."""
 
     name: str  # "kvm" or "tcg"
-    tsc_khz: int = 0  # of the host, for a guest that is emulated
+    tsc_khz: int  # of the host: a guest that is emulated cannot find it out by itself
 
     def args(self) -> list[str]:
         if self.name == "kvm":
@@ -68,10 +68,10 @@ def confine(netns: Path, uid: int, gid: int, argv: Sequence[str]) -> list[str]:
     return ["nsenter", f"--net={netns}", f"--setuid={uid}", f"--setgid={gid}", "--", *argv]
 
 
-def cold(machine_id: str, accel: Accel, shape: Shape, files: Files, boot: Boot) -> list[str]:
+def cold(folder: Path, accel: Accel, shape: Shape, files: Files, boot: Boot) -> list[str]:
     """A machine that boots, with its memory in a file that can be frozen."""
     return [
-        *_process(machine_id, files, console=f"file,path={_fd(boot.console)}"),
+        *_process(folder, files, console=f"file,path={_fd(boot.console)}"),
         *hardware(accel, shape, files, share="on"),
         "-kernel", _fd(boot.kernel),
         "-initrd", _fd(boot.initramfs),
@@ -79,13 +79,13 @@ def cold(machine_id: str, accel: Accel, shape: Shape, files: Files, boot: Boot) 
     ]  # fmt: skip
 
 
-def restored(machine_id: str, accel: Accel, shape: Shape, files: Files) -> list[str]:
+def restored(folder: Path, accel: Accel, shape: Shape, files: Files) -> list[str]:
     """A machine that waits for the state of its devices, with memory that it maps privately.
 
     That stream holds devices only, without QEMU's preamble; the kernel is in the memory already.
     """
     return [
-        *_process(machine_id, files, console="null"),
+        *_process(folder, files, console="null"),
         *hardware(accel, shape, files, share="off"),
         "-S", "-incoming", "defer", "-global", "migration.send-configuration=off",
     ]  # fmt: skip
@@ -112,11 +112,16 @@ def hardware(accel: Accel, shape: Shape, files: Files, *, share: str) -> list[st
     ]  # fmt: skip
 
 
-def _process(machine_id: str, files: Files, *, console: str) -> list[str]:
-    """The process around the machine. `-name` is the mark by which a later daemon finds it again."""
+def mark(folder: Path) -> str:
+    """The argument by which a later daemon finds the process of the machine in `folder` again."""
+    return str(folder).replace(",", ",,")
+
+
+def _process(folder: Path, files: Files, *, console: str) -> list[str]:
+    """The process around the machine."""
     return [
         "qemu-system-x86_64",
-        "-name", machine_id,
+        "-name", mark(folder),
         "-nodefaults", "-no-user-config", "-nographic", "-no-reboot",
         "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
         "-chardev", f"socket,id=qmp,fd={files.qmp},server=on,wait=off",

@@ -1,12 +1,14 @@
 """The QEMU engine: see `poold.engines.Engine` for its promises."""
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from contract.models import Shape
@@ -15,7 +17,7 @@ from poold.engines.qemu import argv, golden
 from poold.engines.qemu.inherited import Inherited
 from poold.engines.qemu.memory import load_sealed
 from poold.engines.qemu.qmp import Qmp
-from poold.errors import EngineError
+from poold.errors import EngineError, NetError
 from poold.images import Image
 from poold.lifetimes import finish
 from poold.slots import Slot
@@ -65,35 +67,25 @@ class QemuEngine:
         folder = self._machines / machine_id
         await self.destroy(machine_id)
         try:
-            await finish(asyncio.to_thread(golden.prepare, folder, shape, slot.uid))
-            machine, devices_fd = await self._boot(machine_id, slot, image, shape)
+            with _as_engine_errors("booting", str(shape)):
+                await finish(asyncio.to_thread(golden.prepare, folder, shape, slot.uid))
+                machine, devices_fd = await self._boot(machine_id, slot, image, shape)
             await settle(machine)
-            await golden.freeze(self._control[machine_id], devices_fd)
-            await self._end(machine)
-            await finish(asyncio.to_thread(golden.keep, folder, snapshot))
-        except OSError as error:
-            raise EngineError("building a snapshot of", str(shape), hint=str(error)) from error
+            with _as_engine_errors("freezing", str(shape)):
+                await golden.freeze(self._control[machine_id], devices_fd)
+                await self._end(machine)
+                await finish(asyncio.to_thread(golden.keep, folder, snapshot))
         finally:
             await finish(self.destroy(machine_id))
         return snapshot
 
     async def restore(self, snapshot: Snapshot, slot: Slot, machine_id: str) -> Machine:
-        folder = self._machines / machine_id
         try:
-            memory_fd = await self._memory(snapshot)
-            await finish(asyncio.to_thread(golden.give_drive, snapshot, folder, slot.uid))
-            with Inherited() as inherited:
-                files = await self._files(inherited, snapshot.image, slot, folder, memory_fd)
-                line = argv.restored(machine_id, self._accel, snapshot.shape, files)
-                devices_fd = inherited.open(snapshot.folder / golden.DEVICES, os.O_RDONLY)
-                machine = await self._start(machine_id, slot, line, inherited, memory_fd)
-                await self._load(machine, devices_fd)
-        except BaseException as error:
+            with _as_engine_errors("restoring", machine_id):
+                return await self._restore(snapshot, slot, machine_id)
+        except BaseException:
             await finish(self.destroy(machine_id))
-            if isinstance(error, OSError):
-                raise EngineError("restoring", machine_id, hint=str(error)) from error
             raise
-        return machine
 
     async def pause(self, machine: Machine) -> None:
         await self._run(machine, "stop")
@@ -102,15 +94,21 @@ class QemuEngine:
         await self._run(machine, "cont")
 
     async def destroy(self, machine_id: str) -> None:
+        folder = self._machines / machine_id
         machine = self._running.get(machine_id)
         if machine is not None:
             await self._end(machine)
         else:
-            for pid in await asyncio.to_thread(process.find, machine_id):
+            for pid in await asyncio.to_thread(process.find, argv.mark(folder)):
                 await process.end(pid)
-        await asyncio.to_thread(shutil.rmtree, self._machines / machine_id, ignore_errors=True)
+        with _as_engine_errors("removing", machine_id), contextlib.suppress(FileNotFoundError):
+            await finish(asyncio.to_thread(shutil.rmtree, folder))
 
     async def dial(self, machine: Machine) -> socket.socket:
+        if machine.ended.done():
+            raise EngineError(
+                "reaching the guest of", machine.id, hint=f"the machine is gone: {machine.ended.result()}"
+            )
         connection = await self._socket_in(machine.slot)
         try:
             await asyncio.get_running_loop().sock_connect(connection, GUEST_ADDRESS)
@@ -138,6 +136,19 @@ class QemuEngine:
         facts = "\n".join([self._version, image.key, str(shape), golden.FORMAT, argv.KERNEL_ARGS, *layout])
         return f"{shape.image}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
+    async def _restore(self, snapshot: Snapshot, slot: Slot, machine_id: str) -> Machine:
+        folder = self._machines / machine_id
+        memory_fd = await self._memory(snapshot)
+        await finish(asyncio.to_thread(golden.give_drive, snapshot, folder, slot.uid))
+        with Inherited() as inherited:
+            files = await self._files(inherited, snapshot.image, slot, folder, memory_fd)
+            line = argv.restored(folder, self._accel, snapshot.shape, files)
+            devices_fd = inherited.open(snapshot.folder / golden.DEVICES, os.O_RDONLY)
+            machine = await finish(self._start(machine_id, slot, line, inherited, memory_fd))
+        await self._shake_hands(machine)
+        await self._load(machine, devices_fd)
+        return machine
+
     async def _boot(self, machine_id: str, slot: Slot, image: Image, shape: Shape) -> tuple[Machine, int]:
         """Start a machine that boots in a prepared folder. The number is its file for the state of its devices."""
         folder = self._machines / machine_id
@@ -150,8 +161,10 @@ class QemuEngine:
                 console=inherited.open(folder / golden.CONSOLE, os.O_WRONLY),
             )
             devices_fd = inherited.open(folder / golden.DEVICES, os.O_WRONLY)
-            line = argv.cold(machine_id, self._accel, shape, files, boot)
-            return await self._start(machine_id, slot, line, inherited), devices_fd
+            line = argv.cold(folder, self._accel, shape, files, boot)
+            machine = await finish(self._start(machine_id, slot, line, inherited))
+        await self._shake_hands(machine)
+        return machine, devices_fd
 
     async def _files(self, inherited: Inherited, image: Image, slot: Slot, folder: Path, memory_fd: int) -> argv.Files:
         return argv.Files(
@@ -165,24 +178,29 @@ class QemuEngine:
     async def _start(
         self, machine_id: str, slot: Slot, line: Sequence[str], inherited: Inherited, *further: int
     ) -> Machine:
-        """Start QEMU as the slot's user and shake hands with it."""
+        """Start QEMU as the slot's user.
+
+        Not to be left before its pid is known: while it becomes QEMU, its arguments cannot be relied upon to find it.
+        """
         folder = self._machines / machine_id
         confined = argv.confine(slot.netns, slot.uid, self._gid(slot), line)
         pid = await process.start(confined, log=folder / LOG, keep_fds=(*inherited.fds, *further))
         machine = Machine(machine_id, slot, folder, pid, process.watch(pid))
         self._running[machine_id] = machine
-        self._control[machine_id] = await self._shake_hands(machine)
         return machine
 
     def _gid(self, slot: Slot) -> int:
         """The machine's group: one that may open /dev/kvm, if it has to."""
         return Path("/dev/kvm").stat().st_gid if self._accel.name == "kvm" else slot.uid
 
-    async def _shake_hands(self, machine: Machine) -> Qmp:
-        """Connect to QEMU's control socket, or raise with what QEMU said before it gave up."""
+    async def _shake_hands(self, machine: Machine) -> None:
+        """Connect to QEMU's control socket, or raise with what QEMU said before it gave up.
+
+        Only QEMU may still hold the listening end: then it hangs up on us when it ends.
+        """
         try:
             async with asyncio.timeout(QMP_LIMIT_S):
-                return await Qmp.connect(machine.folder / QMP_SOCKET, machine.id)
+                self._control[machine.id] = await Qmp.connect(machine.folder / QMP_SOCKET, machine.id)
         except (TimeoutError, OSError, EngineError) as error:
             said = (machine.folder / LOG).read_text(errors="replace")[-500:].strip()
             raise EngineError("starting QEMU for", machine.id, hint=said or str(error)) from error
@@ -206,7 +224,8 @@ class QemuEngine:
             raise EngineError(command, machine.id, hint=f"QEMU did not answer within {QMP_LIMIT_S} s") from error
 
     async def _end(self, machine: Machine) -> None:
-        await process.end(machine.pid)
+        if not machine.ended.done():  # else the pid may be somebody else's by now
+            await process.end(machine.pid)
         control = self._control.pop(machine.id, None)
         if control is not None:
             control.close()
@@ -220,7 +239,17 @@ class QemuEngine:
                 loading = asyncio.ensure_future(asyncio.to_thread(load_sealed, snapshot.folder / golden.MEMORY))
                 self._loading[snapshot.key] = loading
             try:
-                self._memories[snapshot.key] = await finish(loading)
+                self._memories[snapshot.key] = await finish(
+                    loading, undo=partial(self._memories.__setitem__, snapshot.key)
+                )
             finally:
                 self._loading.pop(snapshot.key, None)
         return self._memories[snapshot.key]
+
+
+@contextlib.contextmanager
+def _as_engine_errors(doing: str, subject: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, NetError) as error:
+        raise EngineError(doing, subject, hint=str(error)) from error

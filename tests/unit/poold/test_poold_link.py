@@ -107,12 +107,11 @@ async def test_a_guest_that_speaks_first_is_heard_by_nobody() -> None:
             assert await guest.link.call("GET", "/health") == {"early": 1}
         except GuestError:
             pass
-        with pytest.raises(GuestError):
-            await guest.link.call("GET", "/health", limit_s=0.0)
+        assert not guest.link._idle
 
 
 async def test_an_exchange_that_was_left_in_its_body_is_not_reused() -> None:
-    body = b"x" * 100_000
+    body = b"x" * 1_000_000
     async with hostile(answering(answer(body))) as guest:
         for _ in range(3):
             async with guest.link.exchange("GET", "/files/content") as reply:

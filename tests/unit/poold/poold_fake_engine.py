@@ -1,0 +1,122 @@
+"""An engine whose machines are objects in memory, each with a fake guest. It counts, and it breaks where it is told to."""
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter
+from pathlib import Path
+
+from poold_fake_guest import FakeGuest
+
+from contract.models import Shape
+from poold.engines import Machine, Settle, Snapshot
+from poold.errors import EngineError
+from poold.images import Image
+from poold.slots import Slot
+
+
+class FakeEngine:
+    """Keeps the promises of `poold.engines.Engine`.
+
+    `broken` holds the steps that fail, `held` those that wait, and `calls` counts.
+    """
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.machines: dict[str, Machine] = {}
+        self.guests: dict[str, FakeGuest] = {}
+        self.broken: set[str] = set()
+        self.held: set[str] = set()
+        self.calls: Counter[str] = Counter()
+        self.guests_say: dict[str, bytes] = {}  # what guests of machines restored from now on say to a path
+        self._built: set[Shape] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def build_snapshot(self, image: Image, shape: Shape, slot: Slot, settle: Settle) -> Snapshot:
+        await self._step("build_snapshot")
+        if shape not in self._built:
+            machine = self._start(f"build-{shape}", slot)
+            try:
+                await settle(machine)
+            finally:
+                await self.destroy(machine.id)
+            self._built.add(shape)
+        return Snapshot(str(shape), Path("/nonexistent"), image, shape)
+
+    async def restore(self, snapshot: Snapshot, slot: Slot, machine_id: str) -> Machine:
+        await self._step("restore")
+        return self._start(machine_id, slot)
+
+    async def pause(self, machine: Machine) -> None:
+        await self._step("pause")
+
+    async def resume(self, machine: Machine) -> None:
+        await self._step("resume")
+        if machine.ended.done():
+            raise EngineError("resuming", machine.id, hint="it ended")
+
+    async def destroy(self, machine_id: str) -> None:
+        self.calls["destroy"] += 1
+        await asyncio.sleep(0)
+        self.kill(machine_id, "destroyed")
+        self.machines.pop(machine_id, None)
+
+    async def dial(self, machine: Machine) -> socket.socket:
+        if machine.ended.done():
+            raise EngineError("reaching the guest of", machine.id)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        task = asyncio.create_task(self._serve(machine, theirs))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return ours
+
+    def leftovers(self) -> list[str]:
+        return sorted(self.machines)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    # What a test does.
+
+    def kill(self, machine_id: str, reason: str) -> None:
+        """The machine's process ends."""
+        machine = self.machines.get(machine_id)
+        if machine is not None and not machine.ended.done():
+            machine.ended.set_result(reason)
+
+    def guest_of(self, sandbox_id: str) -> FakeGuest:
+        return self.guests[self.machine_of(sandbox_id)]
+
+    def machine_of(self, sandbox_id: str) -> str:
+        return next(name for name, guest in self.guests.items() if guest.identity.get("id") == sandbox_id)
+
+    def _start(self, machine_id: str, slot: Slot) -> Machine:
+        assert machine_id not in self.machines, "one machine was started twice"
+        assert not [m for m in self.machines.values() if m.slot == slot and not m.id.startswith("build-")], "slot in use"
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        machine = self.machines[machine_id] = Machine(machine_id, slot, Path("/nonexistent"), 0, ended)
+        self.guests[machine_id] = FakeGuest(dict(self.guests_say))
+        return machine
+
+    async def _step(self, name: str) -> None:
+        self.calls[name] += 1
+        await asyncio.sleep(0)
+        while name in self.held:
+            await asyncio.sleep(0.005)
+        if name in self.broken:
+            raise EngineError(name, "a machine", hint="the test says so")
+
+    async def _serve(self, machine: Machine, theirs: socket.socket) -> None:
+        """Serve one connection until it or the machine ends."""
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        serving = asyncio.create_task(self.guests[machine.id].serve(reader, writer))
+        try:
+            await asyncio.wait([serving, machine.ended], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+            writer.transport.abort()

@@ -1,0 +1,186 @@
+"""A guest in memory that speaks enough of docs/GUEST.md, and misbehaves when it is told to.
+
+What a command does is said by its command line: `echo TEXT`, `fail N`, `hang`, `garbage`, `cut`, `cat`, `late`, `missing`, `flood N`.
+"""
+
+import asyncio
+import contextlib
+import urllib.parse
+
+import orjson
+from poold_hostile import answer, read_head
+
+START, STDOUT, STDERR, PTY, END, DEADLINE = 16, 1, 2, 3, 17, 19
+FRAMES = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.warren.frames\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+
+
+def refusal(status: int, code: str) -> bytes:
+    return answer(orjson.dumps({"error": {"code": code, "message": f"the guest says {code}"}}), f"{status} No")
+
+
+class FakeGuest:
+    """The guest of one machine. `says` overrides the answer to a path, `commands` is what ran."""
+
+    def __init__(self, says: dict[str, bytes]) -> None:
+        self.says = says
+        self.identity: dict[str, object] = {}
+        self.files: dict[str, bytes] = {}
+        self.commands: list[dict[str, object]] = []
+        self.typed: asyncio.Queue[bytes] = asyncio.Queue()
+        self.sizes: list[dict[str, int]] = []
+        self.streams = 0  # of processes, open now
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while True:
+                line, headers = await read_head(reader)
+                method, target, _ = line.split()
+                path, _, query = target.partition("?")
+                asked = dict(urllib.parse.parse_qsl(query))
+                if path in self.says:
+                    await _body(reader, headers)
+                    writer.write(self.says[path])
+                elif path.endswith("/stdin"):
+                    await self._stdin(reader, writer, headers)
+                elif path == "/files/content":
+                    await self._file(method, asked, headers, reader, writer)
+                else:
+                    await self._route(path, await _body(reader, headers), writer)
+                await writer.drain()
+
+    async def _route(self, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
+        request = orjson.loads(body or b"{}")
+        match path.split("/")[1:]:
+            case ["health"]:
+                writer.write(answer(orjson.dumps({"contract": 1, "generation": self.identity.get("generation", 0)})))
+            case ["identity"]:
+                self.identity = request
+                writer.write(answer(b'{"generation":1}'))
+            case ["rehearse"]:
+                writer.write(answer())
+            case ["processes"]:
+                await self._process(request, writer)
+            case ["terminal"] | ["processes", _, "attach"]:
+                await self._terminal(writer)
+            case ["processes", _, "resize"]:
+                self.sizes.append(request)
+                writer.write(answer())
+            case _:
+                writer.write(refusal(404, "not_found"))
+
+    async def _process(self, request: dict[str, object], writer: asyncio.StreamWriter) -> None:
+        self.commands.append(request)
+        verb, _, rest = request["args"][-1].partition(" ")  # type: ignore[index]
+        if verb == "missing":
+            writer.write(refusal(400, "program_not_found"))
+            return
+        self.streams += 1
+        try:
+            writer.write(FRAMES + _frame(START, {"pid": 7}))
+            await self._run(verb, rest, writer)
+        finally:
+            self.streams -= 1
+
+    async def _run(self, verb: str, rest: str, writer: asyncio.StreamWriter) -> None:
+        code = 0
+        match verb:
+            case "echo":
+                writer.write(_frame(STDOUT, rest.encode() + b"\n"))
+            case "fail":
+                writer.write(_frame(STDERR, b"it failed\n"))
+                code = int(rest)
+            case "flood":
+                for _ in range(int(rest)):
+                    writer.write(_frame(STDOUT, b"x" * 65_536))
+                    await writer.drain()
+            case "cat":
+                while (piece := await self.typed.get()) != b"":
+                    writer.write(_frame(STDOUT, piece))
+            case "hang":
+                writer.write(_frame(STDOUT, b"hanging"))
+                await asyncio.get_running_loop().create_future()
+            case "garbage":
+                writer.write(b"\x00\x01garbage, not a chunk\r\n")
+                return
+            case "cut":
+                writer.write(_frame(STDOUT, b"half"))
+                raise ConnectionResetError
+            case "late":
+                writer.write(_frame(DEADLINE, {}) + b"0\r\n\r\n")
+                return
+        writer.write(_frame(END, {"exit_code": code, "duration_ms": 3}) + b"0\r\n\r\n")
+
+    async def _terminal(self, writer: asyncio.StreamWriter) -> None:
+        """Echoes what is typed, until `exit`."""
+        self.streams += 1
+        try:
+            writer.write(FRAMES + _frame(START, {"pid": 9}) + _frame(PTY, b"$ "))
+            while (piece := await self.typed.get()) != b"exit\n":
+                writer.write(_frame(PTY, piece))
+            writer.write(_frame(END, {"exit_code": 0, "duration_ms": 3}) + b"0\r\n\r\n")
+        finally:
+            self.streams -= 1
+
+    async def _stdin(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: dict[str, str]
+    ) -> None:
+        total = 0
+        async for piece in _pieces(reader, headers):
+            total += len(piece)
+            self.typed.put_nowait(piece)
+        self.typed.put_nowait(b"")
+        writer.write(answer(orjson.dumps({"bytes": total})))
+
+    async def _file(
+        self,
+        method: str,
+        asked: dict[str, str],
+        headers: dict[str, str],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        path = asked["path"]
+        if method == "PUT":
+            self.files[path] = await _body(reader, headers)
+            entry = {"name": path.rpartition("/")[2], "size": len(self.files[path]), "mode": asked.get("mode", "0644")}
+            writer.write(answer(orjson.dumps({"bytes": len(self.files[path]), "entry": entry})))
+        elif path == "/cut":
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+            await writer.drain()
+            raise ConnectionResetError
+        elif path not in self.files:
+            writer.write(refusal(404, "not_found"))
+        elif "range" in headers:
+            data = self.files[path]
+            first, last = (int(part) for part in headers["range"].removeprefix("bytes=").split("-"))
+            told = f"Content-Range: bytes {first}-{last}/{len(data)}"
+            writer.write(answer(data[first : last + 1], "206 Partial Content", told))
+        else:
+            writer.write(answer(self.files[path]))
+
+
+def _frame(kind: int, payload: bytes | dict[str, object]) -> bytes:
+    """A frame as one chunk."""
+    data = payload if isinstance(payload, bytes) else orjson.dumps(payload)
+    frame = bytes([kind]) + len(data).to_bytes(4, "big") + data
+    return b"%x\r\n%b\r\n" % (len(frame), frame)
+
+
+async def _pieces(reader: asyncio.StreamReader, headers: dict[str, str]):  # type: ignore[no-untyped-def]
+    left = int(headers.get("content-length", 0))
+    while left > 0:
+        piece = await reader.read(min(left, 1 << 16))
+        if not piece:
+            raise ConnectionResetError
+        left -= len(piece)
+        yield piece
+    if "transfer-encoding" in headers:
+        while size := int(await reader.readuntil(b"\r\n"), 16):
+            yield (await reader.readexactly(size + 2))[:-2]
+        await reader.readexactly(2)
+
+
+async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
+    return b"".join([piece async for piece in _pieces(reader, headers)])

@@ -1,0 +1,169 @@
+"""A whole poold on a loopback port: real ledger, pool, sandboxes and server, on a fake engine."""
+
+import asyncio
+import contextlib
+import http.client
+import itertools
+import os
+import socket
+import time
+import urllib.parse
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from poold_fake_engine import FakeEngine
+
+from contract.ids import new_id
+from poold.api.app import make_app
+from poold.config import Config, PoolSize
+from poold.daemon import _serving
+from poold.images import HostImages
+from poold.ledger import Ledger
+from poold.pool import OVERHEAD_MB, Pool
+from poold.sandboxes import Sandboxes, Sources
+from poold.slots import PlainSlots
+
+SLOTS = 8
+MACHINE_MB = 256 + OVERHEAD_MB  # what a machine of the default shape takes
+LIMIT_S = 15.0
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        code: str = self.json["error"]["code"]
+        return code
+
+    @property
+    def events(self) -> list[tuple[str, Any]]:
+        """Of a stream of server-sent events."""
+        blocks = [dict(line.split(": ", 1) for line in b.split("\n")) for b in self.body.decode().split("\n\n") if b]
+        return [(block["event"], orjson.loads(block["data"])) for block in blocks]
+
+
+@dataclass
+class Host:
+    """A running poold, as its clients and its tests see it."""
+
+    port: int
+    engine: FakeEngine
+    pool: Pool
+    sandboxes: Sandboxes
+    slots: PlainSlots
+    ledger_path: Path
+    clock: "Clock"
+    urls: Callable[[str], str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.urls = lambda path: f"ws://127.0.0.1:{self.port}{path}"
+
+    async def ask(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
+        return await asyncio.to_thread(self._ask, method, path, body, headers)
+
+    def _ask(self, method: str, path: str, body: object, headers: dict[str, str]) -> Reply:
+        data = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+        with contextlib.closing(connection):
+            connection.request(method, path, data, headers)
+            reply = connection.getresponse()
+            told = {name.lower(): value for name, value in reply.getheaders()}
+            return Reply(reply.status, told, reply.read())
+
+    async def create(self, **wanted: object) -> str:
+        reply = await self.ask("POST", "/v1/sandboxes", wanted)
+        assert reply.status == 201, reply.body
+        sandbox_id: str = reply.json["id"]
+        return sandbox_id
+
+    async def exec(self, sandbox_id: str, cmd: str, **more: object) -> Reply:
+        return await self.ask("POST", f"/v1/sandboxes/{sandbox_id}/exec", {"cmd": cmd, **more})
+
+    async def state(self, sandbox_id: str) -> str:
+        state: str = (await self.ask("GET", f"/v1/sandboxes/{sandbox_id}")).json["state"]
+        return state
+
+    async def file(self, method: str, sandbox_id: str, path: str, body: object = None, **headers: str) -> Reply:
+        asked = urllib.parse.urlencode({"path": path})
+        return await self.ask(method, f"/v1/sandboxes/{sandbox_id}/files?{asked}", body, **headers)
+
+    async def assert_nothing_is_used(self) -> None:
+        """No slot, no memory and no machine but a warm one is in use: as many sandboxes as fit can be created again."""
+        self.engine.broken.clear()
+        self.engine.held.clear()
+        self.engine.guests_say.clear()
+        await self.until(lambda: len(self.engine.machines) <= 1 and len(self.engine.machines) + self.slots.free == SLOTS)
+        made = 0
+        while made < SLOTS:  # the last place may just be taken by a machine that becomes warm
+            reply = await self.ask("POST", "/v1/sandboxes")
+            assert reply.status in (201, 503), reply.body
+            made += reply.status == 201
+        assert (await self.ask("POST", "/v1/sandboxes")).status == 503
+        assert len(self.engine.machines) == SLOTS
+
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not is_true():
+                await asyncio.sleep(0.005)
+
+
+class Clock:
+    """Milliseconds that are never the same twice."""
+
+    def __init__(self) -> None:
+        self._counter = itertools.count(1_790_000_000_000)
+
+    def __call__(self) -> int:
+        return next(self._counter)
+
+
+@contextlib.asynccontextmanager
+async def open_host(
+    folder: Path, *, warm: int = 0, slots: int = SLOTS, memory_mb: int | None = None, engine: FakeEngine | None = None
+) -> AsyncIterator[Host]:
+    """A poold with `slots` places and memory for as many machines, `warm` of them kept warm."""
+    engine = engine or FakeEngine()
+    places = PlainSlots(slots, uid=os.getuid())
+    images = HostImages()
+    clock = Clock()
+    sources = Sources(now_ms=clock, unix_ns=time.time_ns, entropy=os.urandom)
+    config = Config.from_environment(
+        {"POOLD_ENGINE": "local", "POOLD_LISTEN": f"127.0.0.1:{_free_port()}"}, host_memory_mb=16_384, host_cpus=2
+    )
+    pool = Pool(
+        engine,
+        images,
+        places,
+        sizes={"host": PoolSize(warm, warm)} if warm else {},
+        memory_budget_mb=memory_mb or slots * MACHINE_MB,
+        new_machine_id=lambda: new_id("vm", os.urandom),
+    )
+    try:
+        async with (
+            asyncio.timeout(LIMIT_S),
+            Ledger.open(folder / "ledger.db") as ledger,
+            pool.running(),
+            Sandboxes(ledger, pool, images, sources, default_image="host", default_timeout_s=3600).running() as host,
+            _serving(make_app(host, pool, config.limits), config),
+        ):
+            yield Host(config.port, engine, pool, host, places, folder / "ledger.db", clock)
+    finally:
+        engine.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
