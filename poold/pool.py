@@ -209,8 +209,14 @@ class Pool:
         machine, guest = place.machine, place.guest
         if machine is None or guest is None or machine.ended.done():
             raise MachineDied("the machine ended before it was claimed")
-        await self._engine.resume(machine)
-        await guest.call("POST", "/identity", identity(), limit_s=IDENTITY_LIMIT_S)
+        # The request is on its way while the machine is being resumed: what it then sees first is who it is.
+        identified = asyncio.create_task(guest.call("POST", "/identity", identity(), limit_s=IDENTITY_LIMIT_S))
+        try:
+            await self._engine.resume(machine)
+            await identified
+        finally:
+            identified.cancel()
+            await asyncio.wait([identified])
         return guest
 
     async def settle(self, machine: Machine) -> None:

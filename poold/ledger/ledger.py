@@ -27,6 +27,7 @@ class Ledger:
         self._loop = asyncio.get_running_loop()
         self._writer = threading.Thread(target=self._write_all, name="ledger", daemon=True)
         self._reading = asyncio.Lock()
+        self._closed = False
         self._writing_db = self._connect()
         self._reading_db = self._connect()
 
@@ -39,6 +40,7 @@ class Ledger:
             ledger._writer.start()
             yield ledger
         finally:
+            ledger._closed = True
             if ledger._writer.ident is not None:
                 ledger._queue.put(None)
                 await finish(asyncio.to_thread(ledger._writer.join))
@@ -51,6 +53,8 @@ class Ledger:
         If `work` raises, nothing of it is kept and its error is raised here. If the caller is cancelled meanwhile,
         the write happens all the same.
         """
+        if self._closed:
+            raise LedgerError("writing to", "the ledger", hint="it is closed")
         done: asyncio.Future[T] = self._loop.create_future()
         self._queue.put((work, done))
         return await asyncio.shield(done)
