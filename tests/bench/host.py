@@ -28,6 +28,7 @@ class Host:
     port: int
     process: "subprocess.Popen[bytes]"
     folder: Path
+    state: Path
     connection: http.client.HTTPConnection
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
@@ -70,11 +71,12 @@ def open_host(*, pool: str, state: Path | None = None, **variables: str) -> Iter
     """Run a poold during the block. After it, poold and all its machines are gone. `state` may be used again."""
     folder = Path(tempfile.mkdtemp(prefix="warren-"))
     run_dir = Path(tempfile.mkdtemp(prefix="warren-", dir="/run"))
+    state = state or folder / "state"
     port = free_port()
     environment = {
         **os.environ,
         "POOLD_LISTEN": f"127.0.0.1:{port}",
-        "POOLD_STATE_DIR": str(state or folder / "state"),
+        "POOLD_STATE_DIR": str(state),
         "POOLD_RUN_DIR": str(run_dir),
         "POOLD_IMAGES": str(IMAGES),
         "POOLD_POOL": pool,
@@ -82,7 +84,7 @@ def open_host(*, pool: str, state: Path | None = None, **variables: str) -> Iter
     }
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-m", "poold"], cwd=ROOT, env=environment, stdout=log, stderr=log)
-    host = Host(port, process, folder, http.client.HTTPConnection("127.0.0.1", port, timeout=120))
+    host = Host(port, process, folder, state, http.client.HTTPConnection("127.0.0.1", port, timeout=120))
     try:
         yield host
     finally:
