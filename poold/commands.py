@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,7 @@ Said = Started | Output | Ended
 STREAMS = {Kind.STDOUT: "stdout", Kind.STDERR: "stderr", Kind.PTY: "pty"}
 
 
-async def run(guest: Guest, command: Exec) -> AsyncIterator[Said]:
+async def run(guest: Guest, command: Exec) -> AsyncGenerator[Said, None]:
     """Run `command` and tell what happens: `Started`, `Output`s, `Ended`. Leaving early does not end the command.
 
     Raises `DeadlinePassed` when its time is up, `GuestRefused` when it cannot be started.
@@ -83,7 +83,7 @@ def start(guest: Guest, target: str, request: dict[str, Any]) -> contextlib.Abst
     return guest.exchange("POST", target, headers={"Content-Type": "application/json"}, body=body)
 
 
-async def follow(answer: Answer) -> AsyncIterator[Said]:
+async def follow(answer: Answer) -> AsyncGenerator[Said, None]:
     """What a process says, from an answer that is a frame stream."""
     if answer.headers.get("content-type") != FRAMES:
         raise GuestError("the guest's answer is not a frame stream")

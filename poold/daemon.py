@@ -144,7 +144,7 @@ async def _serving(app: Starlette, config: Config) -> AsyncIterator[None]:
         await _listening(config, serving)
         yield
     finally:
-        server.stop()
+        server.stop()  # type: ignore[no-untyped-call]
         await asyncio.wait([serving])
     serving.result()
 

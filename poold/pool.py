@@ -158,11 +158,6 @@ class Pool:
             for shape, demand in self._demand.items()
         ]
 
-    async def ready(self) -> None:
-        """Return when every share of the pool has its floor."""
-        while any(self._count()[shape] < demand.size.floor for shape, demand in self._demand.items()):
-            await asyncio.sleep(0.02)
-
     def _count(self) -> Counter[Shape]:
         return Counter(place.shape for place in self._warm)
 
@@ -225,7 +220,7 @@ class Pool:
         try:
             async with asyncio.timeout(BOOT_LIMIT_S):
                 while not await self.answers(guest, machine):
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(0.05)  # noqa: ASYNC110 — nobody can tell us; we have to ask
                 for _ in range(REHEARSALS):
                     await guest.call("POST", "/rehearse", self._nobody())
         except TimeoutError as error:

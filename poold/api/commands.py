@@ -3,7 +3,7 @@
 import base64
 import codecs
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import orjson
@@ -33,28 +33,28 @@ async def execute(request: Request) -> Response:
     )
 
 
-async def _whole(said: AsyncIterator[Said]) -> dict[str, Any]:
+async def _whole(said: AsyncGenerator[Said, None]) -> dict[str, Any]:
     """All that a command said, once it has ended. What exceeds the limit is read and dropped, and the reply says so."""
     kept = {"stdout": bytearray(), "stderr": bytearray()}
     total = {"stdout": 0, "stderr": 0}
     reply: dict[str, Any] = {}
-    async with contextlib.aclosing(said) as events:  # type: ignore[type-var]
+    async with contextlib.aclosing(said) as events:
         async for event in events:
             match event:
-                case Output(stream, data):
+                case Output(stream, data) if stream in kept:  # a guest may send anything
                     total[stream] += len(data)
                     kept[stream] += data[: max(0, KEPT_OUTPUT_BYTES - len(kept[stream]))]
                 case Ended():
                     reply = _ended(event)
-    for stream, data in kept.items():
-        reply[stream] = data.decode("utf-8", "replace")
-        reply[f"{stream}_truncated"] = total[stream] > len(data)
+    for stream, output in kept.items():
+        reply[stream] = output.decode("utf-8", "replace")
+        reply[f"{stream}_truncated"] = total[stream] > len(output)
     return reply
 
 
-async def _events(first: Said, said: AsyncIterator[Said], encode: "_Encoder") -> AsyncIterator[bytes]:
+async def _events(first: Said, said: AsyncGenerator[Said, None], encode: "_Encoder") -> AsyncIterator[bytes]:
     """Server-sent events: `start`, `stdout` and `stderr`, then `exit`, or `error` if there will be no exit."""
-    async with contextlib.aclosing(said) as events:  # type: ignore[type-var]
+    async with contextlib.aclosing(said) as events:
         yield _event(first, encode)
         try:
             async for event in events:

@@ -45,7 +45,7 @@ async def attach(socket: WebSocket) -> None:
 async def _serve(socket: WebSocket, guest: Guest, answer: Answer) -> None:
     """Carry bytes both ways until the process ends or the client leaves."""
     said = follow(answer)
-    async with contextlib.aclosing(said):  # type: ignore[type-var]
+    async with contextlib.aclosing(said):
         started = await anext(said)
         if not isinstance(started, Started):
             raise CallerError("the process has already ended")

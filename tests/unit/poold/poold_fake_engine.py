@@ -95,7 +95,9 @@ class FakeEngine:
 
     def _start(self, machine_id: str, slot: Slot) -> Machine:
         assert machine_id not in self.machines, "one machine was started twice"
-        assert not [m for m in self.machines.values() if m.slot == slot and not m.id.startswith("build-")], "slot in use"
+        assert not [m for m in self.machines.values() if m.slot == slot and not m.id.startswith("build-")], (
+            "slot in use"
+        )
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         machine = self.machines[machine_id] = Machine(machine_id, slot, Path("/nonexistent"), 0, ended)
         self.guests[machine_id] = FakeGuest(dict(self.guests_say))

@@ -11,9 +11,7 @@ import orjson
 from poold_hostile import answer, read_head
 
 START, STDOUT, STDERR, PTY, END, DEADLINE = 16, 1, 2, 3, 17, 19
-FRAMES = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.warren.frames\r\nTransfer-Encoding: chunked\r\n\r\n"
-)
+FRAMES = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.warren.frames\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def refusal(status: int, code: str) -> bytes:
@@ -123,9 +121,7 @@ class FakeGuest:
         finally:
             self.streams -= 1
 
-    async def _stdin(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: dict[str, str]
-    ) -> None:
+    async def _stdin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: dict[str, str]) -> None:
         total = 0
         async for piece in _pieces(reader, headers):
             total += len(piece)

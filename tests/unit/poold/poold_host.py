@@ -103,7 +103,9 @@ class Host:
         self.engine.broken.clear()
         self.engine.held.clear()
         self.engine.guests_say.clear()
-        await self.until(lambda: len(self.engine.machines) <= 1 and len(self.engine.machines) + self.slots.free == SLOTS)
+        await self.until(
+            lambda: len(self.engine.machines) <= 1 and len(self.engine.machines) + self.slots.free == SLOTS
+        )
         made = 0
         while made < SLOTS:  # the last place may just be taken by a machine that becomes warm
             reply = await self.ask("POST", "/v1/sandboxes")

@@ -390,5 +390,3 @@ async def test_a_daemon_that_stops_leaves_no_machine_and_says_so(tmp_path: Path)
     async with open_host(tmp_path) as host:
         view = (await host.ask("GET", f"/v1/sandboxes/{sandbox}")).json
         assert (view["state"], view["reason"]) == ("stopped", "the host daemon was stopped")
-
-

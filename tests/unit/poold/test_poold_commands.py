@@ -85,7 +85,7 @@ json_values = st.recursive(
 )
 
 
-@given(st.fixed_dictionaries({}, optional={n: json_values for n in ("exit_code", "signal", "duration_ms", "later")}))
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("exit_code", "signal", "duration_ms", "later"), json_values)))
 def test_an_end_has_exactly_one_of_code_and_signal_or_is_refused(facts: dict[str, object]) -> None:
     try:
         ended = _ended(facts)

@@ -183,7 +183,9 @@ async def test_a_warm_machine_that_fails_at_its_claim_is_replaced(tmp_path: Path
         assert (await host.exec(sandbox, "echo on")).status == 200
 
 
-@pytest.mark.xfail(strict=True, reason="a refusal (409, 507) of a warm machine reaches the caller: pool.BROKEN lacks it")
+@pytest.mark.xfail(
+    strict=True, reason="a refusal (409, 507) of a warm machine reaches the caller: pool.BROKEN lacks it"
+)
 async def test_a_warm_machine_that_refuses_its_identity_is_replaced(tmp_path: Path) -> None:
     async with open_host(tmp_path, warm=1) as host:
         await host.pool.ready()

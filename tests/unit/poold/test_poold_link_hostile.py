@@ -99,7 +99,7 @@ async def test_an_endless_head_is_cut_off(start: bytes, more: bytes) -> None:
 
 
 async def test_an_answer_may_come_in_pieces_of_one_byte() -> None:
-    said = b"HTTP/1.1 200 OK\r\nX-A: b\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{\"a\r\n4\r\n\":1}\r\n0\r\n\r\n"
+    said = b'HTTP/1.1 200 OK\r\nX-A: b\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{"a\r\n4\r\n":1}\r\n0\r\n\r\n'
     async with hostile(answering(*(bytes([byte]) for byte in said))) as guest:
         assert await guest.link.call("GET", "/health") == {"a": 1}
         assert await guest.link.call("GET", "/health") == {"a": 1}
@@ -241,7 +241,7 @@ async def test_every_error_of_the_link_is_one_of_ours() -> None:
     import random
 
     dice = random.Random(7)
-    whole = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\nTransfer-Encoding: chunked\r\n\r\n7\r\n{\"a\":1}\r\n0\r\n\r\n"
+    whole = b'HTTP/1.1 200 OK\r\nContent-Length: 7\r\nTransfer-Encoding: chunked\r\n\r\n7\r\n{"a":1}\r\n0\r\n\r\n'
     for _ in range(200):
         said = bytearray(whole)
         for _ in range(dice.randint(1, 4)):

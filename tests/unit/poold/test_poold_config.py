@@ -1,0 +1,107 @@
+"""The environment is checked as a whole, and messages name the variable and the value."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poold.config import Config, PoolSize
+from poold.errors import ConfigError
+
+
+def read(cpus: int = 2, memory_mb: int = 8192, **environ: str) -> Config:
+    return Config.from_environment(environ, host_memory_mb=memory_mb, host_cpus=cpus)
+
+
+def test_an_empty_environment_is_a_whole_configuration() -> None:
+    config = read()
+    assert (config.host, config.port, config.engine) == ("127.0.0.1", 7070, "qemu")
+    assert config.memory_budget_mb == 8192 * 8 // 10
+    assert config.pool == {"python": PoolSize(2, 8)}
+    assert config.images_dir == config.state_dir / "images"
+    local = read(POOLD_ENGINE="local")
+    assert (local.default_image, list(local.pool)) == ("host", ["host"])
+
+
+@pytest.mark.parametrize(("cpus", "memory_mb"), [(1, 512), (64, 65_536), (512, 4_194_304)])
+def test_the_defaults_hold_on_small_and_large_hosts(cpus: int, memory_mb: int) -> None:
+    config = read(cpus, memory_mb)
+    assert 1 <= config.limits.vcpus <= 255
+    assert config.limits.memory_mb <= config.memory_budget_mb
+
+
+GOOD = [
+    ("POOLD_LISTEN", "127.0.0.1:80", lambda c: (c.host, c.port), ("127.0.0.1", 80)),
+    ("POOLD_LISTEN", "127.9.9.9:65535", lambda c: (c.host, c.port), ("127.9.9.9", 65535)),
+    ("POOLD_LISTEN", "[::1]:7070", lambda c: (c.host, c.port), ("::1", 7070)),
+    ("POOLD_ENGINE", "local", lambda c: c.engine, "local"),
+    ("POOLD_STATE_DIR", "/srv/warren", lambda c: c.images_dir, Path("/srv/warren/images")),
+    ("POOLD_RUN_DIR", "/run/w", lambda c: c.run_dir, Path("/run/w")),
+    ("POOLD_IMAGES", "/images", lambda c: c.images_dir, Path("/images")),
+    ("POOLD_SLOTS", "4096", lambda c: c.slots, 4096),
+    ("POOLD_BASE_UID", "1000", lambda c: c.base_uid, 1000),
+    ("POOLD_MEMORY_MB", "256", lambda c: c.memory_budget_mb, 256),
+    ("POOLD_MAX_VCPUS", "255", lambda c: c.limits.vcpus, 255),
+    ("POOLD_MAX_MEMORY_MB", "128", lambda c: c.limits.memory_mb, 128),
+    ("POOLD_MAX_DISK_MB", "128", lambda c: c.limits.disk_mb, 128),
+    ("POOLD_DEFAULT_IMAGE", "minimal", lambda c: c.default_image, "minimal"),
+    ("POOLD_DEFAULT_TIMEOUT_SEC", "60", lambda c: c.default_timeout_s, 60),
+    ("POOLD_GUEST", "/guest", lambda c: c.guest_path, Path("/guest")),
+    ("POOLD_POOL", "", lambda c: c.pool, {}),
+    ("POOLD_POOL", "a=1", lambda c: c.pool, {"a": PoolSize(1, 1)}),
+    ("POOLD_POOL", "a=0", lambda c: c.pool, {"a": PoolSize(0, 1)}),
+    ("POOLD_POOL", " a=1-2 , b-c=0-3,", lambda c: c.pool, {"a": PoolSize(1, 2), "b-c": PoolSize(0, 3)}),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "ask", "expected"), GOOD)
+def test_each_variable_is_read(name: str, value: str, ask: object, expected: object) -> None:
+    assert ask(read(**{name: value})) == expected  # type: ignore[operator]
+
+
+BAD = {
+    "POOLD_LISTEN": [
+        *("0.0.0.0:7070", "[::]:7070", "192.168.0.1:7070", "10.0.0.1:80", "8.8.8.8:53", "[2001:db8::1]:80"),
+        *("localhost:7070", "example.org:80", "7070", ":7070", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0"),
+        *("127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:²", "127.0.0.1:" + "9" * 5000, "", "\n", "127.0.0.1:80\n"),
+        *("127.1:80", "2130706433:80"),
+    ],
+    "POOLD_ENGINE": ["", "docker", "QEMU", "qemu "],
+    "POOLD_SLOTS": ["0", "-1", "4097", "1.5", "", "x", "1e3", "²", "9" * 5000, " 4", "4\n"],
+    "POOLD_BASE_UID": ["0", "999", "-1", "root"],
+    "POOLD_MEMORY_MB": ["0", "255", "1G", "-256"],
+    "POOLD_MAX_VCPUS": ["0", "256", "many"],
+    "POOLD_MAX_MEMORY_MB": ["127", "-1", "x"],
+    "POOLD_MAX_DISK_MB": ["127", "-1", "x"],
+    "POOLD_DEFAULT_TIMEOUT_SEC": ["0", "-1", "never", "2592001"],
+    "POOLD_POOL": ["python", "python=", "python=x", "=1", "python=3-2", "Python=1", "python=1-", "a=1 b=2", "a=-1"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
+def test_a_bad_value_is_refused_with_its_name(name: str, value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(**{name: value})
+    assert name in str(caught.value)
+    assert repr(value) in str(caught.value)
+
+
+@given(st.sampled_from(sorted(BAD)), st.text())
+def test_any_text_is_a_value_or_a_config_error(name: str, value: str) -> None:
+    try:
+        read(**{name: value})
+    except ConfigError as error:
+        assert name in str(error)
+
+
+@given(st.ip_addresses(), st.integers(1, 65535))
+def test_only_loopback_is_listened_on(address: object, port: int) -> None:
+    text = f"[{address}]:{port}" if ":" in str(address) else f"{address}:{port}"
+    try:
+        config = read(POOLD_LISTEN=text)
+    except ConfigError:
+        assert not address.is_loopback  # type: ignore[attr-defined]
+    else:
+        assert address.is_loopback  # type: ignore[attr-defined]
+        assert config.port == port
