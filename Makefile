@@ -7,7 +7,7 @@ STAMPS := build/stamps
 
 # What the programs need at run time, what builds the images, and what the benchmarks compare with.
 RUN_PACKAGES := qemu-system-x86 libnftables1 iproute2 util-linux e2fsprogs procps curl
-BUILD_PACKAGES := python3 python3-venv mmdebstrap ca-certificates zstd
+BUILD_PACKAGES := python3 python3-venv mmdebstrap lz4 ca-certificates
 TEST_PACKAGES := nftables
 BENCH_PACKAGES := crun bubblewrap
 
@@ -32,7 +32,7 @@ $(STAMPS)/venv: requirements.lock pyproject.toml guest/pyproject.toml $(STAMPS)/
 	@echo "· making the virtual environment .venv"
 	@[ -x $(PY) ] || $(PYTHON) -m venv .venv
 	@$(PY) -m pip install -q --require-hashes -r requirements.lock
-	@$(PY) -m pip install -q --no-deps --no-build-isolation -e . -e guest
+	@printf '%s\n' '$(CURDIR)' '$(CURDIR)/guest' > $$($(PY) -c 'import site; print(site.getsitepackages()[0])')/warren.pth
 	@touch $@
 
 images: $(STAMPS)/venv  ## build the machine images (again only if something changed)

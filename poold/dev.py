@@ -118,7 +118,7 @@ def _wait_until_warm() -> None:
 
 def _health() -> "dict[str, list[dict[str, int]]] | None":
     try:
-        with urllib.request.urlopen(f"http://{ADDRESS}/healthz", timeout=5) as reply:  # noqa: S310 — our own address
+        with urllib.request.urlopen(f"http://{ADDRESS}/healthz", timeout=5) as reply:
             health: dict[str, list[dict[str, int]]] = json.load(reply)
             return health
     except (OSError, urllib.error.URLError, ValueError):

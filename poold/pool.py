@@ -220,7 +220,7 @@ class Pool:
         try:
             async with asyncio.timeout(BOOT_LIMIT_S):
                 while not await self.answers(guest, machine):
-                    await asyncio.sleep(0.05)  # noqa: ASYNC110 — nobody can tell us; we have to ask
+                    await asyncio.sleep(0.05)
                 for _ in range(REHEARSALS):
                     await guest.call("POST", "/rehearse", self._nobody())
         except TimeoutError as error:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.bench.host import Host, open_host
 from tests.vm import traces
-from tests.vm.client import Api, Sandbox, until
+from tests.vm.client import Api, Sandbox
 
 IMAGE = "minimal"
 SLOTS = 24
@@ -47,7 +47,7 @@ def _run_dir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def host() -> Iterator[Host]:
+def host(_nothing_is_left: None) -> Iterator[Host]:
     """The poold that tests share: they leave it and its other sandboxes as they found them."""
     with _run_dir() as run_dir:
         with open_host(
@@ -116,7 +116,7 @@ def open_own(state: Path) -> Iterator[OpenOwn]:
 
 
 @pytest.fixture(autouse=True)
-def _no_sandbox_is_left(request: pytest.FixtureRequest, host: Host, api: Api) -> Iterator[None]:
+def _no_sandbox_is_left(request: pytest.FixtureRequest, api: Api) -> Iterator[None]:
     """The test that leaves a sandbox behind fails, and not those after it."""
     if "shared" in request.fixturenames:
         request.getfixturevalue("shared")
@@ -126,4 +126,3 @@ def _no_sandbox_is_left(request: pytest.FixtureRequest, host: Host, api: Api) ->
     for sandbox_id in left:
         api.call("DELETE", f"/v1/sandboxes/{sandbox_id}")
     assert left == set()
-    until(lambda: len(traces.folders(host.state)) <= SLOTS, limit_s=1)

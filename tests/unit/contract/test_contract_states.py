@@ -31,9 +31,8 @@ def test_a_step_follows_the_table_or_changes_nothing(state: State, event: Event)
         after = step(state, event)
     except WrongState as error:
         assert event not in TRANSITIONS[state]
-        assert error.status == 409
-        assert error.details == {"state": state, "event": event}
-        assert state in error.message
+        told = error.body()["error"]
+        assert (told["code"], told["state"], told["event"]) == ("wrong_state", state, event)
     else:
         assert after is TRANSITIONS[state][event]
     assert before == TRANSITIONS

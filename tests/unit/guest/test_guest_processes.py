@@ -302,14 +302,14 @@ async def test_the_deadline_is_the_last_frame_and_then_the_whole_session_is_kill
     await guest.until(is_gone)
 
 
-async def test_the_deadline_reaches_every_reader_even_under_endless_output(guest: Client) -> None:
-    pid = await guest.start("setsid yes & yes", timeout_ms=500)
+async def test_the_deadline_reaches_every_reader_even_under_endless_output(guest: Client, folder: Path) -> None:
+    pid = await guest.start(f"setsid yes & echo $! >{folder}/left; yes", timeout_ms=500)
     stream = await guest.stream("GET", f"/processes/{pid}/attach")
     last = None
     async for kind, _ in stream.frames():
         last = kind
     assert last == frames.DEADLINE
-    await guest.run("pkill -9 -x yes")
+    await guest.run(f"kill -9 $(cat {folder}/left)")
 
 
 async def test_a_process_that_ends_before_its_deadline_just_ends(guest: Client) -> None:
@@ -330,10 +330,10 @@ async def test_what_a_process_leaves_behind_does_not_hold_its_end_and_lives_on(g
     await guest.until(is_alive)
 
 
-async def test_all_output_of_a_fast_writer_comes_before_its_end(guest: Client) -> None:
-    found = await guest.run("sleep 30 & head -c 900000 /dev/zero")
+async def test_all_output_of_a_fast_writer_comes_before_its_end(guest: Client, folder: Path) -> None:
+    found = await guest.run(f"sleep 30 & echo $! >{folder}/left; head -c 900000 /dev/zero")
     assert len(output(found, frames.STDOUT)) == 900_000
-    await guest.run("pkill -9 -x sleep")
+    await guest.run(f"kill -9 $(cat {folder}/left)")
 
 
 async def test_orphans_are_reaped(guest: Client) -> None:

@@ -1,4 +1,4 @@
-"""An engine whose machines are objects in memory, each with a fake guest. It counts, and it breaks where it is told to."""
+"""An engine whose machines are objects in memory, each with a fake guest. It counts, and breaks where it is told to."""
 
 import asyncio
 import contextlib

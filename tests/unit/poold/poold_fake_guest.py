@@ -1,6 +1,7 @@
 """A guest in memory that speaks enough of docs/GUEST.md, and misbehaves when it is told to.
 
-What a command does is said by its command line: `echo TEXT`, `fail N`, `hang`, `garbage`, `cut`, `cat`, `late`, `missing`, `flood N`.
+What a command does is said by its command line: `echo TEXT`, `fail N`, `flood N`, `cat`, `hang`, `garbage`, `cut`,
+`late`, `missing`.
 """
 
 import asyncio

@@ -114,6 +114,10 @@ class Host:
         assert (await self.ask("POST", "/v1/sandboxes")).status == 503
         assert len(self.engine.machines) == SLOTS
 
+    async def ready(self) -> None:
+        """Every share of the pool has its floor."""
+        await self.until(lambda: all(share["warm"] >= share["floor"] for share in self.pool.shares()))
+
     async def until(self, is_true: Callable[[], bool]) -> None:
         async with asyncio.timeout(LIMIT_S):
             while not is_true():

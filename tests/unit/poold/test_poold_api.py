@@ -363,7 +363,7 @@ async def test_twenty_creations_on_eight_slots_fail_with_no_capacity_only(tmp_pa
 
 async def test_health_says_what_the_pool_has(tmp_path: Path) -> None:
     async with open_host(tmp_path, warm=2) as host:
-        await host.pool.ready()
+        await host.ready()
         reply = await host.ask("GET", "/healthz")
         assert reply.json["ok"] is True
         assert "2" in orjson.dumps(reply.json).decode()

@@ -92,7 +92,8 @@ def test_any_text_is_a_value_or_a_config_error(name: str, value: str) -> None:
     try:
         read(**{name: value})
     except ConfigError as error:
-        assert name in str(error)
+        message = str(error)
+        assert name in message
 
 
 @given(st.ip_addresses(), st.integers(1, 65535))

@@ -166,7 +166,7 @@ async def test_a_machine_that_dies_during_creation_leaves_nothing(tmp_path: Path
 
 async def test_a_claim_takes_a_warm_machine_and_starts_none(tmp_path: Path) -> None:
     async with open_host(tmp_path, warm=2) as host:
-        await host.pool.ready()
+        await host.ready()
         warm = set(host.engine.machines)
         sandbox = await host.create()
         assert host.engine.machine_of(sandbox) in warm
@@ -174,7 +174,7 @@ async def test_a_claim_takes_a_warm_machine_and_starts_none(tmp_path: Path) -> N
 
 async def test_a_warm_machine_that_fails_at_its_claim_is_replaced(tmp_path: Path) -> None:
     async with open_host(tmp_path, warm=1) as host:
-        await host.pool.ready()
+        await host.ready()
         (warm,) = host.engine.machines
         first = host.engine.guests[warm]
         first.says["/identity"] = b"garbage\r\n\r\n"
@@ -188,7 +188,7 @@ async def test_a_warm_machine_that_fails_at_its_claim_is_replaced(tmp_path: Path
 )
 async def test_a_warm_machine_that_refuses_its_identity_is_replaced(tmp_path: Path) -> None:
     async with open_host(tmp_path, warm=1) as host:
-        await host.pool.ready()
+        await host.ready()
         (warm,) = host.engine.machines
         host.engine.guests[warm].says["/identity"] = refusal(507, "disk_full")
         await host.create()
@@ -196,7 +196,7 @@ async def test_a_warm_machine_that_refuses_its_identity_is_replaced(tmp_path: Pa
 
 async def test_a_warm_machine_that_dies_is_replaced(tmp_path: Path) -> None:
     async with open_host(tmp_path, warm=2) as host:
-        await host.pool.ready()
+        await host.ready()
         for machine_id in list(host.engine.machines):
             host.engine.kill(machine_id, "out of memory")
         old = set(host.engine.machines)
@@ -215,7 +215,7 @@ async def test_the_pool_goes_on_after_a_refusal(tmp_path: Path, monkeypatch: pyt
         await host.until(lambda: host.engine.calls["restore"] > before)
         host.engine.guests_say.clear()
         async with asyncio.timeout(0.5):
-            await host.pool.ready()
+            await host.ready()
 
 
 async def test_the_pool_goes_on_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,14 +228,14 @@ async def test_the_pool_goes_on_after_a_failure(tmp_path: Path, monkeypatch: pyt
             before = host.engine.calls[step]
             await host.until(lambda step=step, before=before: host.engine.calls[step] > before + 2)  # type: ignore[misc]
             host.engine.broken.clear()
-            await host.pool.ready()
+            await host.ready()
         await host.until(lambda: len(host.engine.machines) == 2)
         assert host.slots.free == SLOTS - 2
 
 
 async def test_warm_machines_of_another_shape_make_room(tmp_path: Path) -> None:
     async with open_host(tmp_path, warm=2, slots=2) as host:
-        await host.pool.ready()
+        await host.ready()
         assert await host.state(await host.create(memory_mb=128)) == "running"
 
 
@@ -252,3 +252,16 @@ async def discard_warm(host: Host) -> None:
     while pool._warm:
         place = pool._warm.pop()
         await pool.release(place)
+
+
+async def test_a_daemon_that_stops_during_a_creation_ends_and_leaves_no_machine(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        engine = host.engine
+        engine.held.add("resume")
+        asking = asyncio.create_task(host.ask("POST", "/v1/sandboxes"))
+        await host.until(lambda: engine.calls["resume"] > 0)
+        asyncio.get_running_loop().call_later(0.1, engine.held.clear)
+    await asyncio.gather(asking, return_exceptions=True)
+    async with asyncio.timeout(LIMIT_S):
+        while engine.machines:
+            await asyncio.sleep(0.005)

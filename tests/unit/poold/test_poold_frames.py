@@ -1,6 +1,7 @@
 """Frame streams: split anywhere they mean the same, and an end is never invented."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Iterable
 
 import pytest
@@ -41,7 +42,7 @@ def read(chunks: Iterable[bytes]) -> tuple[list[tuple[Kind, bytes]], bool]:
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:
     places = [0, *sorted({place % (len(data) + 1) for place in at}), len(data)]
-    return [data[start:end] for start, end in zip(places, places[1:], strict=False)]
+    return [data[start:end] for start, end in itertools.pairwise(places)]
 
 
 @given(frames_before_the_end, ends, st.binary(max_size=40), st.lists(st.integers(0, 10_000), max_size=30))

@@ -60,15 +60,6 @@ async def test_a_cancellation_waits_for_the_end_and_undoes(times: int) -> None:
     assert undone == ["result"]
 
 
-async def test_a_cancellation_before_the_first_step_never_starts_the_work() -> None:
-    work = Work()
-    task = asyncio.create_task(finish(work.run()))
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert not work.started.is_set()
-
-
 async def test_a_cancelled_work_that_fails_is_a_cancellation_with_its_cause() -> None:
     work, undone = Work(), []
     task = asyncio.create_task(finish(work.run(ValueError("broken")), undo=undone.append))

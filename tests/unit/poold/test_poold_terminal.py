@@ -138,7 +138,7 @@ async def test_a_client_that_leaves_detaches_and_may_come_back(tmp_path: Path) -
         guest = host.engine.guest_of(sandbox)
         async with terminal(host, sandbox) as socket:
             await started(socket)
-        await host.until(lambda: guest.typed.empty())
+        await host.until(guest.typed.empty)
         async with terminal(host, sandbox, "?pid=9&after=0") as socket:
             await started(socket)
 

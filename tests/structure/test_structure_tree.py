@@ -1,0 +1,146 @@
+"""The tree itself: short files, short functions, a docstring in every module, and documents that tell the truth."""
+
+import ast
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ("contract", "poold", "guest", "images")
+MAX_FILE_LINES = 400
+MAX_P90_LINES = 30
+OURS = {".py", ".md", ".toml", ".sql", ".sh", ".yml", ".yaml", ".json", ".lock", ".cfg", ""}
+# The folders of whoever built this must not be in what was built. Written so that this file is clean itself.
+FOREIGN = ("/" + "work/", "shared" + "/specs")
+PROMISE = re.compile(
+    r"^\s*- \*\*(?P<number>S[\w.]+?)\.?\*\*(?P<text>.*?)(?=^\s*- \*\*S|^#|\Z)", re.MULTILINE | re.DOTALL
+)
+TEST = re.compile(r"(?P<file>tests/[\w/]+\.py)(?:::(?P<name>\w+))?")
+
+
+@cache
+def tree() -> list[Path]:
+    """Every file that belongs to the project: what git knows, and what it would add."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode == 0:
+        files = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    else:  # a copy without its history
+        hidden = {"build", ".venv", ".git", "__pycache__"}
+        files = [path for path in ROOT.rglob("*") if not hidden & set(path.relative_to(ROOT).parts)]
+    return [path for path in files if path.is_file()]
+
+
+def modules(*folders: str) -> list[Path]:
+    return [path for path in tree() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders]
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def functions(path: Path) -> list[tuple[str, int]]:
+    """Every function with the number of its lines, without its docstring."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            told = node.body[0] if ast.get_docstring(node) is not None else None
+            docstring = 0 if told is None else (told.end_lineno or 0) - told.lineno + 1
+            found.append((f"{named(path)}:{node.name}", (node.end_lineno or 0) - node.lineno + 1 - docstring))
+    return found
+
+
+def test_the_programs_are_there() -> None:
+    for program in PROGRAMS:
+        assert modules(program), program
+
+
+def test_no_file_of_a_program_is_too_long() -> None:
+    too_long = {named(path): len(path.read_text().splitlines()) for path in modules(*PROGRAMS)}
+    assert {name: lines for name, lines in too_long.items() if lines > MAX_FILE_LINES} == {}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_nine_functions_of_ten_are_short(program: str) -> None:
+    lengths = sorted(lines for path in modules(program) for _, lines in functions(path))
+    assert lengths[len(lengths) * 9 // 10] <= MAX_P90_LINES
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        named(path)
+        for path in modules(*PROGRAMS, "tests")
+        if path.read_text().strip() and ast.get_docstring(ast.parse(path.read_text())) is None
+    ]
+    assert silent == []
+
+
+def test_no_file_names_a_folder_of_its_builders() -> None:
+    found = []
+    for path in tree():
+        if path.suffix in OURS or path.name == "Makefile":
+            text = path.read_text(errors="replace")
+            found += [f"{named(path)}: {words}" for words in FOREIGN if words in text]
+    assert found == []
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """Without packages, two test files or helpers of one name would hide each other."""
+    names = [path.name for path in modules("tests") if path.name != "conftest.py"]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_documents_name_only_make_targets_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    wrong = []
+    for path in tree():
+        if path.suffix == ".md":
+            text = path.read_text()
+            commands = re.findall(r"`(?:sudo )?make ([a-z][a-z-]*)[^`]*`", text)
+            for block in re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+                commands += re.findall(r"^\$? ?(?:sudo )?make ([a-z][a-z-]*)", block, re.MULTILINE)
+            wrong += [f"{named(path)}: make {target}" for target in commands if target not in targets]
+    assert wrong == []
+
+
+def test_documents_link_only_to_files_that_exist() -> None:
+    wrong = []
+    for path in tree():
+        if path.suffix == ".md":
+            for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", path.read_text()):
+                if not (path.parent / target).exists():
+                    wrong.append(f"{named(path)}: {target}")
+    assert wrong == []
+
+
+def specification() -> str:
+    path = ROOT / "docs" / "SPECIFICATION.md"
+    if not path.exists():
+        pytest.skip("docs/SPECIFICATION.md is not written yet")
+    return path.read_text()
+
+
+def test_every_promise_has_a_number_of_its_own() -> None:
+    numbers = [match["number"] for match in PROMISE.finditer(specification())]
+    assert numbers
+    assert len(numbers) == len(set(numbers))
+
+
+def test_every_promise_names_a_test() -> None:
+    without = [match["number"] for match in PROMISE.finditer(specification()) if not TEST.search(match["text"])]
+    assert without == []
+
+
+def test_every_test_that_a_promise_names_exists() -> None:
+    missing = []
+    for match in TEST.finditer(specification()):
+        path = ROOT / match["file"]
+        if not path.exists() or (match["name"] and not re.search(rf"^\s*(async )?def {match['name']}\(", path.read_text(), re.MULTILINE)):
+            missing.append(match[0])
+    assert missing == []
