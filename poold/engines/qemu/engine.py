@@ -8,14 +8,13 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 from contract.models import Shape
 from poold.engines import Machine, Settle, Snapshot, process
 from poold.engines.qemu import argv, golden
 from poold.engines.qemu.inherited import Inherited
-from poold.engines.qemu.memory import load_sealed
+from poold.engines.qemu.memory import Memories
 from poold.engines.qemu.qmp import Qmp
 from poold.errors import EngineError, NetError
 from poold.images import Image
@@ -45,8 +44,7 @@ class QemuEngine:
         self._open_tap = open_tap
         self._control: dict[str, Qmp] = {}
         self._running: dict[str, Machine] = {}
-        self._memories: dict[str, int] = {}
-        self._loading: dict[str, asyncio.Future[int]] = {}
+        self._memories = Memories()
         self._version = subprocess.run(
             ["qemu-system-x86_64", "--version"], check=True, capture_output=True, text=True
         ).stdout.splitlines()[0]
@@ -62,6 +60,7 @@ class QemuEngine:
         key = self._key(image, shape)
         snapshot = Snapshot(key, self._snapshots / key, image, shape)
         if golden.is_whole(snapshot.folder):
+            golden.used(snapshot.folder)
             return snapshot
         machine_id = f"build-{key}"
         folder = self._machines / machine_id
@@ -125,10 +124,8 @@ class QemuEngine:
     def close(self) -> None:
         for control in self._control.values():
             control.close()
-        for fd in self._memories.values():
-            os.close(fd)
         self._control.clear()
-        self._memories.clear()
+        self._memories.close()
 
     def _key(self, image: Image, shape: Shape) -> str:
         """Two snapshots with the same key are the same: everything that makes a difference is in it."""
@@ -138,13 +135,13 @@ class QemuEngine:
 
     async def _restore(self, snapshot: Snapshot, slot: Slot, machine_id: str) -> Machine:
         folder = self._machines / machine_id
-        memory_fd = await self._memory(snapshot)
         await finish(asyncio.to_thread(golden.give_drive, snapshot, folder, slot.uid))
         with Inherited() as inherited:
+            memory_fd = inherited.keep(await self._memories.open(snapshot.folder / golden.MEMORY))
             files = await self._files(inherited, snapshot.image, slot, folder, memory_fd)
             line = argv.restored(folder, self._accel, snapshot.shape, files)
             devices_fd = inherited.open(snapshot.folder / golden.DEVICES, os.O_RDONLY)
-            machine = await finish(self._start(machine_id, slot, line, inherited, memory_fd))
+            machine = await finish(self._start(machine_id, slot, line, inherited))
         await self._shake_hands(machine)
         await self._load(machine, devices_fd)
         return machine
@@ -175,16 +172,14 @@ class QemuEngine:
             drive=inherited.open(folder / golden.DRIVE, os.O_RDWR),
         )
 
-    async def _start(
-        self, machine_id: str, slot: Slot, line: Sequence[str], inherited: Inherited, *further: int
-    ) -> Machine:
+    async def _start(self, machine_id: str, slot: Slot, line: Sequence[str], inherited: Inherited) -> Machine:
         """Start QEMU as the slot's user.
 
         Not to be left before its pid is known: while it becomes QEMU, its arguments cannot be relied upon to find it.
         """
         folder = self._machines / machine_id
         confined = argv.confine(slot.netns, slot.uid, self._gid(slot), line)
-        pid = await process.start(confined, log=folder / LOG, keep_fds=(*inherited.fds, *further))
+        pid = await process.start(confined, log=folder / LOG, keep_fds=inherited.fds)
         machine = Machine(machine_id, slot, folder, pid, process.watch(pid))
         self._running[machine_id] = machine
         return machine
@@ -230,21 +225,6 @@ class QemuEngine:
         if control is not None:
             control.close()
         self._running.pop(machine.id, None)
-
-    async def _memory(self, snapshot: Snapshot) -> int:
-        """The snapshot's sealed memory, loaded once however many ask at the same time."""
-        if snapshot.key not in self._memories:
-            loading = self._loading.get(snapshot.key)
-            if loading is None:
-                loading = asyncio.ensure_future(asyncio.to_thread(load_sealed, snapshot.folder / golden.MEMORY))
-                self._loading[snapshot.key] = loading
-            try:
-                self._memories[snapshot.key] = await finish(
-                    loading, undo=partial(self._memories.__setitem__, snapshot.key)
-                )
-            finally:
-                self._loading.pop(snapshot.key, None)
-        return self._memories[snapshot.key]
 
 
 @contextlib.contextmanager

@@ -17,11 +17,17 @@ DEVICES = "devices"
 DRIVE = "drive"
 CONSOLE = "console.log"
 FREEZE_LIMIT_S = 60
+MOST_SNAPSHOTS = 16  # about 100 MB each
 
 
 def is_whole(folder: Path) -> bool:
     """A snapshot appears under its name only when it is complete."""
     return folder.is_dir()
+
+
+def used(folder: Path) -> None:
+    """Mark the snapshot as wanted: those that nobody has wanted for longest go first."""
+    os.utime(folder)
 
 
 def prepare(folder: Path, shape: Shape, uid: int) -> None:
@@ -72,3 +78,13 @@ def keep(folder: Path, snapshot: Snapshot) -> None:
         os.fsync(fd)
         os.close(fd)
     making.rename(snapshot.folder)
+    _prune(snapshot.folder.parent)
+
+
+def _prune(folder: Path) -> None:
+    """Every combination of sizes that is asked for makes a snapshot; only the ones wanted last are kept."""
+    by_use = sorted(
+        (path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda p: p.stat().st_mtime
+    )
+    for path in by_use[:-MOST_SNAPSHOTS]:
+        shutil.rmtree(path, ignore_errors=True)

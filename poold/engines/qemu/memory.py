@@ -5,13 +5,40 @@ same, and a file that hostile code could write to would be every later machine's
 memfd that is sealed against every write: nobody can change it any more, not even root.
 """
 
+import asyncio
 import fcntl
 import os
 from pathlib import Path
 
 from poold.engines import sparse
+from poold.lifetimes import finish
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+MOST = 8  # shapes whose memory is held, some 100 MB each; a machine that runs holds its own in any case
+
+
+class Memories:
+    """The sealed memories in use, the most recently used last."""
+
+    def __init__(self) -> None:
+        self._held: dict[Path, int] = {}
+        self._turn = asyncio.Lock()
+
+    async def open(self, path: Path) -> int:
+        """An open file with the content of `path`, sealed. It is the caller's to close."""
+        async with self._turn:
+            fd = self._held.pop(path, None)
+            if fd is None:
+                fd = await finish(asyncio.to_thread(load_sealed, path), undo=os.close)
+            self._held[path] = fd
+            while len(self._held) > MOST:
+                os.close(self._held.pop(next(iter(self._held))))
+            return os.dup(fd)
+
+    def close(self) -> None:
+        for fd in self._held.values():
+            os.close(fd)
+        self._held.clear()
 
 
 def load_sealed(path: Path) -> int:

@@ -6,13 +6,12 @@ import socket
 from collections import Counter
 from pathlib import Path
 
-from poold_fake_guest import FakeGuest
-
 from contract.models import Shape
 from poold.engines import Machine, Settle, Snapshot
 from poold.errors import EngineError
 from poold.images import Image
 from poold.slots import Slot
+from tests.unit.poold.poold_fake_guest import FakeGuest
 
 
 class FakeEngine:

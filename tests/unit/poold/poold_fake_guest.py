@@ -9,7 +9,8 @@ import contextlib
 import urllib.parse
 
 import orjson
-from poold_hostile import answer, read_head
+
+from tests.unit.poold.poold_hostile import answer, read_head
 
 START, STDOUT, STDERR, PTY, END, DEADLINE = 16, 1, 2, 3, 17, 19
 FRAMES = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.warren.frames\r\nTransfer-Encoding: chunked\r\n\r\n"

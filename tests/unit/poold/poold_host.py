@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from poold_fake_engine import FakeEngine
 
 from contract.ids import new_id
 from poold.api.app import make_app
@@ -25,6 +24,7 @@ from poold.ledger import Ledger
 from poold.pool import OVERHEAD_MB, Pool
 from poold.sandboxes import Sandboxes, Sources
 from poold.slots import PlainSlots
+from tests.unit.poold.poold_fake_engine import FakeEngine
 
 SLOTS = 8
 MACHINE_MB = 256 + OVERHEAD_MB  # what a machine of the default shape takes

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import orjson
 import pytest
-from poold_fake_guest import refusal
-from poold_host import SLOTS, open_host
+
+from tests.unit.poold.poold_fake_guest import refusal
+from tests.unit.poold.poold_host import SLOTS, open_host
 
 UNKNOWN = "/v1/sandboxes/sb-aaaaaaaaaaaaaaaa"
 

@@ -6,12 +6,12 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from poold_hostile import answer, hostile, read_request, silence
 
 from contract.models import Exec
 from poold.commands import FRAMES, DeadlinePassed, Ended, Output, Said, Started, _ended, run
 from poold.errors import GuestError
 from poold.link.frames import Kind
+from tests.unit.poold.poold_hostile import answer, hostile, read_request, silence
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.warren.frames\r\nContent-Length: %d\r\n\r\n"
 START = (Kind.START, b'{"pid": 12}')

@@ -5,11 +5,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from poold_fake_guest import refusal
-from poold_host import LIMIT_S, SLOTS, Host, open_host
 
 from contract.models import CreateSandbox, ShapeLimits
 from poold.pool import Pool
+from tests.unit.poold.poold_fake_guest import refusal
+from tests.unit.poold.poold_host import LIMIT_S, SLOTS, Host, open_host
 
 ANY = CreateSandbox.parse(b"{}", ShapeLimits(4, 8192, 8192))
 TIMES = 3 * SLOTS  # more often than there are slots: a leak would be seen

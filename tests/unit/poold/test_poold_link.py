@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from poold_hostile import answer, answering, hostile, read_head, read_request, silence
 
 from poold.errors import EngineError, GuestError, MachineDied
 from poold.link import Guest, http
+from tests.unit.poold.poold_hostile import answer, answering, hostile, read_head, read_request, silence
 
 PIECE = bytes(1 << 16)
 

@@ -5,12 +5,12 @@ import contextlib
 import random
 
 import pytest
-from poold_hostile import answer, answering, hostile, read_head, read_request, silence
 
 from contract.errors import WarrenError
 from poold.errors import GuestError, GuestRefused
 from poold.link import guest as link_guest
 from poold.link import http as link_http
+from tests.unit.poold.poold_hostile import answer, answering, hostile, read_head, read_request, silence
 
 NOT_HTTP = {
     "garbage": b"\x00\xff\x13 this is not HTTP\r\n\r\n" * 3,

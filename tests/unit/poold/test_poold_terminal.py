@@ -7,10 +7,11 @@ from pathlib import Path
 
 import orjson
 import pytest
-from poold_fake_guest import refusal
-from poold_host import Host, open_host
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+
+from tests.unit.poold.poold_fake_guest import refusal
+from tests.unit.poold.poold_host import Host, open_host
 
 
 @contextlib.asynccontextmanager
