@@ -16,11 +16,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from contract.errors import CapacityError
+from contract.errors import CapacityError, WarrenError
 from contract.models import Shape
 from poold.config import PoolSize
 from poold.engines import Engine, Machine
-from poold.errors import GuestError, HostFault, MachineDied
+from poold.errors import GuestError, GuestRefused, HostFault, MachineDied
 from poold.images import Images
 from poold.lifetimes import finish
 from poold.link import Guest
@@ -42,7 +42,7 @@ RETRY_AFTER_FAILURE_S = 5.0
 NOBODY_ID = "sb-" + "0" * 16
 NOBODY = {"generation": 1, "hostname": NOBODY_ID, "machine_id": "0" * 32, "id": NOBODY_ID, "env": {}}
 
-BROKEN = (HostFault, GuestError, MachineDied)
+BROKEN = (HostFault, GuestError, GuestRefused, MachineDied)
 
 
 class Slots(Protocol):
@@ -95,35 +95,45 @@ class Pool:
         self._building: dict[Shape, asyncio.Lock] = {}
         self._look = asyncio.Event()
         self._opening = 0  # claims under way; filling the pool waits for them
+        self._filling: asyncio.Event | None = None  # set when the machine being made is warm, or given up
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Pool"]:
         """Keep the pool filled during the block."""
         for name, size in self._sizes.items():
             self._demand[self._images.find(name).defaults] = Demand(size)
-        keeper = asyncio.create_task(self._keep())
-        try:
-            yield self
-        finally:
-            keeper.cancel()
-            await finish(self._close(keeper))
+        # A keeper that fails in a way that nobody foresaw takes the daemon with it: a restart is safer than a guess.
+        async with asyncio.TaskGroup() as tasks:
+            keeper = tasks.create_task(self._keep())
+            try:
+                yield self
+            finally:
+                keeper.cancel()
+                await finish(self._close(keeper))
 
     async def take(self, shape: Shape) -> Place:
         """A place for a machine of `shape`: a warm one, or room to restore one. Raises `CapacityError`."""
         self._demand.setdefault(shape, Demand(PoolSize(0, 1))).claimed(time.monotonic())
         self._look.set()
+        while True:
+            if (place := self._take_warm(shape)) is not None:
+                return place
+            try:
+                return self._room(shape)
+            except CapacityError:
+                if (spare := victim(self._count(), shape)) is not None:
+                    await self._drop(spare)
+                elif self._filling is not None:
+                    await self._filling.wait()  # the last room may be about to become a warm machine
+                else:
+                    raise
+
+    def _take_warm(self, shape: Shape) -> Place | None:
         for place in self._warm:
             if place.shape == shape:
                 self._warm.remove(place)
                 return place
-        while True:
-            try:
-                return self._room(shape)
-            except CapacityError:
-                spare = victim(self._count(), shape)
-                if spare is None:
-                    raise
-                await self._drop(spare)
+        return None
 
     async def open(self, place: Place, identity: Callable[[], dict[str, Any]]) -> Guest:
         """Make the place's machine run, under an identity of its own. On failure the place still has to be released."""
@@ -212,6 +222,8 @@ class Pool:
         finally:
             identified.cancel()
             await asyncio.wait([identified])
+            if not identified.cancelled():
+                identified.exception()  # seen: if it matters, it was raised above
         return guest
 
     async def settle(self, machine: Machine) -> None:
@@ -276,23 +288,28 @@ class Pool:
 
     async def _fill(self, shape: Shape) -> None:
         """One more warm machine, or a pause if that failed: a host that cannot restore must not spin."""
+        self._filling = asyncio.Event()
         try:
-            place = self._room(shape)
-        except CapacityError:
-            await asyncio.sleep(RETRY_AFTER_FAILURE_S)
+            self._warm.append(await self._new_warm(shape))
             return
+        except CapacityError:
+            pass  # claims were faster; there is room again when a sandbox ends
+        except WarrenError as error:
+            log.error("filling the pool failed", extra={"shape": str(shape), "why": str(error)})
+        finally:
+            self._filling.set()
+            self._filling = None
+        await asyncio.sleep(RETRY_AFTER_FAILURE_S)
+
+    async def _new_warm(self, shape: Shape) -> Place:
+        place = self._room(shape)
         try:
             await self._restore(place)
             await self._rehearse(place)
-        except BROKEN as error:
-            log.error("filling the pool failed", extra={"shape": str(shape), "why": str(error)})
-            await self.release(place)
-            await asyncio.sleep(RETRY_AFTER_FAILURE_S)
         except BaseException:
             await self.release(place)
             raise
-        else:
-            self._warm.append(place)
+        return place
 
     async def _rehearse(self, place: Place) -> None:
         """Run the paths of a claim once, so that their code is translated and their pages are there, then pause."""
@@ -305,7 +322,6 @@ class Pool:
         place.machine.ended.add_done_callback(lambda _: self._look.set())
 
     async def _close(self, keeper: "asyncio.Task[None]") -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await keeper
+        await asyncio.wait([keeper])
         while self._warm:
             await self._release(self._warm.pop())

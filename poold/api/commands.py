@@ -58,6 +58,8 @@ async def _events(first: Said, said: AsyncGenerator[Said, None], encode: "_Encod
         yield _event(first, encode)
         try:
             async for event in events:
+                if isinstance(event, Ended) and (rest := encode.rest()):
+                    yield rest
                 if line := _event(event, encode):
                     yield line
         except WarrenError as error:
@@ -92,6 +94,11 @@ class _Encoder:
 
     def __call__(self, stream: str, data: bytes) -> str:
         return self._decoders[stream].decode(data)
+
+    def rest(self) -> bytes:
+        """What is left at the end: a character that was never completed."""
+        texts = {stream: decoder.decode(b"", final=True) for stream, decoder in self._decoders.items()}
+        return b"".join(_sse(stream, {"data": text}) for stream, text in texts.items() if text)
 
 
 class _Base64(_Encoder):

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -220,3 +221,7 @@ class Terminal:
         except ConnectionClosed as error:
             assert error.rcvd is not None, "it was cut off"
             return error.rcvd.code, error.rcvd.reason
+
+    def vanish(self) -> None:
+        """Cut the connection without a word."""
+        self._socket.socket.shutdown(socket.SHUT_RDWR)

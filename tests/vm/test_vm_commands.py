@@ -92,10 +92,12 @@ def test_a_stream_tells_start_then_output_of_each_kind_in_order_then_exit(shared
 
 
 def test_output_comes_while_the_command_still_runs(shared: Sandbox) -> None:
-    with shared.follow("echo first; read line < fifo; echo $line", cwd="/tmp") as events:
-        assert next(events)[0] == "start"
+    with shared.follow("rm -f go; mkfifo go; echo first; cat go") as events:
+        assert [next(events)[0] for _ in range(2)] == ["start", "stdout"]
+        shared.sh("echo second > go")
         kind, data = next(events)
-        assert (kind, data["data"]) in [("stdout", "first\n")]
+        assert (kind, data["data"]) == ("stdout", "second\n")
+        assert next(events)[1]["exit_code"] == 0
 
 
 def test_bytes_that_are_no_text_come_through_exactly(shared: Sandbox) -> None:
@@ -143,7 +145,7 @@ def test_a_slow_reader_slows_the_command_and_costs_no_memory(host: Host, sandbox
         next(events)
         seen = -1
         while seen != (seen := int(sandbox.sh("sleep 1; cat written || echo 0"))):
-            pass  # until it stands still: nobody reads
+            """Until it stands still: nobody reads."""
         assert seen < 40
     assert traces.peak_mb(host.process.pid) - before < GROWTH_MB
 

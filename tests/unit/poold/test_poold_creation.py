@@ -183,9 +183,6 @@ async def test_a_warm_machine_that_fails_at_its_claim_is_replaced(tmp_path: Path
         assert (await host.exec(sandbox, "echo on")).status == 200
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a refusal (409, 507) of a warm machine reaches the caller: pool.BROKEN lacks it"
-)
 async def test_a_warm_machine_that_refuses_its_identity_is_replaced(tmp_path: Path) -> None:
     async with open_host(tmp_path, warm=1) as host:
         await host.ready()
@@ -204,7 +201,6 @@ async def test_a_warm_machine_that_dies_is_replaced(tmp_path: Path) -> None:
         assert await host.state(await host.create()) == "running"
 
 
-@pytest.mark.xfail(strict=True, reason="the keeper of the pool ends for ever when a guest refuses to rehearse")
 async def test_the_pool_goes_on_after_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("poold.pool.RETRY_AFTER_FAILURE_S", 0.01)
     async with open_host(tmp_path) as host:
