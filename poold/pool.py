@@ -34,6 +34,9 @@ BOOT_LIMIT_S = 120.0  # of a cold boot under emulation on a busy host; about 5 s
 DIAL_LIMIT_S = 0.5  # a guest that boots drops what is sent to it, and TCP would try again only after a second
 REHEARSALS = 16  # in a golden machine: afterwards the paths of a first claim are in memory
 IDENTITY_LIMIT_S = 10.0
+GRACE_S = 0.2  # after a claim: time for its caller to run a first command on an otherwise idle host
+PATIENCE_S = 0.5
+POLL_S = 0.02
 RECHECK_S = 5.0  # demand falls with time, so the pool is looked at also when nothing happens
 RETRY_AFTER_FAILURE_S = 5.0
 
@@ -94,7 +97,8 @@ class Pool:
         self._demand: dict[Shape, Demand] = {}
         self._building: dict[Shape, asyncio.Lock] = {}
         self._look = asyncio.Event()
-        self._opening = 0  # claims under way; filling the pool waits for them
+        self._opening = 0  # claims under way
+        self._opened_at = 0.0  # when the last one ended
         self._filling: asyncio.Event | None = None  # set when the machine being made is warm, or given up
 
     @contextlib.asynccontextmanager
@@ -142,6 +146,7 @@ class Pool:
             return await self._open(place, identity)
         finally:
             self._opening -= 1
+            self._opened_at = time.monotonic()
             self._look.set()
 
     async def _open(self, place: Place, identity: Callable[[], dict[str, Any]]) -> Guest:
@@ -259,12 +264,13 @@ class Pool:
     async def _keep(self) -> None:
         while True:
             self._look.clear()
+            await self._let_claims_pass()
             await self._forget_dead()
             now = time.monotonic()
             targets = {shape: demand.target(now) for shape, demand in self._demand.items()}
             actions = plan(self._count(), targets, rooms=self._slots.free)
             # Only the first: a claim may have changed everything by the time that it is done.
-            match actions[0] if actions and not self._opening else None:
+            match actions[0] if actions else None:
                 case Drop(shape):
                     await self._drop(shape)
                 case Fill(shape):
@@ -273,6 +279,14 @@ class Pool:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(RECHECK_S):
                             await self._look.wait()
+
+    async def _let_claims_pass(self) -> None:
+        """Claims and the first requests after them come before filling; under steady load it is filled all the same."""
+        give_up = time.monotonic() + PATIENCE_S
+        while self._opening or time.monotonic() - self._opened_at < GRACE_S:
+            if time.monotonic() > give_up:
+                return
+            await asyncio.sleep(POLL_S)
 
     async def _drop(self, shape: Shape) -> None:
         place = next((place for place in self._warm if place.shape == shape), None)
