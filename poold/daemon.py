@@ -23,6 +23,7 @@ from poold.engines.qemu.accel import find_accel
 from poold.errors import ConfigError
 from poold.images import HostImages, Images
 from poold.ledger import Ledger
+from poold.lifetimes import finish
 from poold.net import open_slots
 from poold.pool import Pool, Slots
 from poold.sandboxes import Sandboxes, Sources
@@ -32,6 +33,7 @@ log = logging.getLogger("poold")
 
 # Granian counts open streams as requests under way, and lets the next request hang when there are too many.
 STREAMS_AT_ONCE = 10_000
+FINISH_S = 2.0  # for requests under way when the daemon is stopped
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,11 @@ def _pool(config: Config, ground: Ground, sources: Sources) -> Pool:
 
 @contextlib.asynccontextmanager
 async def _serving(app: Starlette, config: Config) -> AsyncIterator[None]:
-    """Answer requests during the block. A server that ends by itself ends the daemon."""
+    """Answer requests during the block. A server that ends by itself ends the daemon.
+
+    At the end of the block, requests under way have a moment to finish. Then the sandboxes are ended that streams tell
+    of, and they have a moment to say so.
+    """
     server = Server(
         app,
         address=config.host,
@@ -145,8 +151,13 @@ async def _serving(app: Starlette, config: Config) -> AsyncIterator[None]:
         yield
     finally:
         server.stop()  # type: ignore[no-untyped-call]
-        await asyncio.wait([serving])
-    serving.result()
+        await asyncio.wait([serving], timeout=FINISH_S)
+        await finish(app.state.sandboxes.stop())
+        await asyncio.wait([serving], timeout=FINISH_S)
+    if serving.done():
+        serving.result()
+    else:
+        log.warning("some clients did not read their replies to the end")
 
 
 async def _listening(config: Config, serving: "asyncio.Task[None]") -> None:

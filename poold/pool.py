@@ -72,6 +72,7 @@ class Place:
     machine_id: str
     machine: Machine | None = None
     guest: Guest | None = None
+    awake: bool = False  # its machine has been resumed
 
 
 class Pool:
@@ -139,6 +140,16 @@ class Pool:
                 return place
         return None
 
+    async def wake(self, place: Place) -> None:
+        """Resume the place's machine, if it has one, so that it is awake when it is told who it is.
+
+        It is nobody's until then, so this may be done while the claim is being written down. `open` sees to failures.
+        """
+        if place.machine is not None:
+            with contextlib.suppress(*BROKEN):
+                await self._engine.resume(place.machine)
+                place.awake = True
+
     async def open(self, place: Place, identity: Callable[[], dict[str, Any]]) -> Guest:
         """Make the place's machine run, under an identity of its own. On failure the place still has to be released."""
         self._opening += 1
@@ -203,6 +214,7 @@ class Pool:
         if place.guest is not None:
             place.guest.close()
         place.guest = place.machine = None
+        place.awake = False
 
     async def _restore(self, place: Place) -> None:
         """Put a machine into the place, paused. The first of its shape on this host is booted and frozen."""
@@ -219,16 +231,10 @@ class Pool:
         machine, guest = place.machine, place.guest
         if machine is None or guest is None or machine.ended.done():
             raise MachineDied("the machine ended before it was claimed")
-        # The request is on its way while the machine is being resumed: what it then sees first is who it is.
-        identified = asyncio.create_task(guest.call("POST", "/identity", identity(), limit_s=IDENTITY_LIMIT_S))
-        try:
+        if not place.awake:
             await self._engine.resume(machine)
-            await identified
-        finally:
-            identified.cancel()
-            await asyncio.wait([identified])
-            if not identified.cancelled():
-                identified.exception()  # seen: if it matters, it was raised above
+            place.awake = True
+        await guest.call("POST", "/identity", identity(), limit_s=IDENTITY_LIMIT_S)
         return guest
 
     async def settle(self, machine: Machine) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from contract.errors import WarrenError, WrongState
+from contract.errors import CapacityError, WarrenError, WrongState
 from contract.ids import new_id
 from contract.models import CreateSandbox, Sandbox, Shape
 from contract.states import LIVE, Event, State
@@ -22,6 +22,7 @@ from poold.pool import Place, Pool
 
 log = logging.getLogger("poold.sandboxes")
 
+STOPPING = "this host is being stopped"
 ENTROPY_BYTES = 64  # twice what the kernel's generator can hold
 
 
@@ -63,6 +64,9 @@ class Sandboxes:
         self._default_image = default_image
         self._default_timeout_s = default_timeout_s
         self._live: dict[str, Live] = {}
+        self._creating: set[asyncio.Task[Any]] = set()
+        self._created = asyncio.Event()  # a creation came to its end
+        self._stopping = False
         self._tasks = asyncio.TaskGroup()
 
     @contextlib.asynccontextmanager
@@ -73,15 +77,44 @@ class Sandboxes:
             try:
                 yield self
             finally:
-                await finish(self._stop_all())
+                await finish(self.stop())
+
+    async def stop(self) -> None:
+        """End every sandbox and every creation under way, and create none any more. Whoever waits for one is told."""
+        self._stopping = True
+        for task in self._creating:
+            task.cancel()
+        while self._creating:
+            self._created.clear()
+            await self._created.wait()
+        for sandbox_id in list(self._live):
+            with contextlib.suppress(WrongState):
+                await self.destroy(sandbox_id, reason="the host daemon was stopped")
 
     async def create(self, request: CreateSandbox) -> Sandbox:
         """A running sandbox whose guest has answered. If this raises or is cancelled, nothing runs for it."""
+        if self._stopping:
+            raise CapacityError(STOPPING)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 — a coroutine runs in a task
+        self._creating.add(task)
+        try:
+            return await self._create(request)
+        except asyncio.CancelledError:
+            if self._stopping and not task.uncancel():  # by `stop` and by nobody else
+                raise CapacityError(STOPPING) from None
+            raise
+        finally:
+            self._creating.discard(task)
+            self._created.set()
+
+    async def _create(self, request: CreateSandbox) -> Sandbox:
         shape = self._shape(request)
         place = await self._pool.take(shape)
         sandbox = self._new(request, shape)
         try:
-            await self._ledger.write(partial(_begin, sandbox=sandbox, machine=place.machine_id))
+            begin = partial(_begin, sandbox=sandbox, machine=place.machine_id)
+            await asyncio.gather(self._ledger.write(begin), self._pool.wake(place))
             guest = await self._pool.open(place, lambda: self._identity(sandbox.id, request))
             running = await self._move(sandbox.id, Event.READY)
         except BaseException as error:
@@ -118,7 +151,7 @@ class Sandboxes:
         return sandbox
 
     def _shape(self, request: CreateSandbox) -> Shape:
-        image = request.image or self._default_image
+        image = self._default_image if request.image is None else request.image
         defaults = self._images.find(image).defaults
         return Shape(
             image=image,
@@ -195,11 +228,6 @@ class Sandboxes:
             if live.deadline is not None:
                 live.deadline.cancel()
             await self._pool.release(live.place)
-
-    async def _stop_all(self) -> None:
-        for sandbox_id in list(self._live):
-            with contextlib.suppress(WrongState):
-                await self.destroy(sandbox_id, reason="the host daemon was stopped")
 
     async def _write_off(self) -> None:
         """No machine survives a restart of the daemon in this version, and a sandbox is not left to look alive."""

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -49,7 +49,7 @@ async def upload(request: Request) -> Response:
 
 def _query(request: Request) -> str:
     """The checked query of a file request, for the guest."""
-    asked = request.query_params
+    asked = _asked(request)
     query = {"path": file_path(asked.get("path", ""))}
     if (user := user_name(asked.get("user"))) is not None:
         query["user"] = user
@@ -59,3 +59,12 @@ def _query(request: Request) -> str:
             raise BadField("mode", mode, "must be octal, like 0644")
         query["mode"] = mode
     return urlencode(query)
+
+
+def _asked(request: Request) -> dict[str, str]:
+    """The query as it was sent. What is not UTF-8 is refused: with replaced bytes it would name another file."""
+    raw: bytes = request.scope["query_string"]
+    try:
+        return dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict"))
+    except UnicodeDecodeError:
+        raise BadField("path", raw, "must be UTF-8, percent-encoded") from None

@@ -66,7 +66,10 @@ async def on_departure(_request: Request, _error: Exception) -> Response:
 
 async def on_bug(_request: Request, error: Exception) -> Response:
     """Nobody foresaw this. The caller learns nothing of our insides; the log has the traceback."""
-    log.error("unforeseen error in a request", exc_info=error)
+    if isinstance(error.__cause__, WarrenError):  # foreseen, but the reply was under way: Starlette breaks it off
+        log.warning("a reply was cut short", extra={"code": error.__cause__.code, "why": error.__cause__.message})
+    else:
+        log.error("unforeseen error in a request", exc_info=error)
     return json_reply({"error": {"code": "internal", "message": "an internal error; the host's log has more"}}, 500)
 
 

@@ -14,6 +14,7 @@ MAX_HEAD_BYTES = 32 << 10
 HIGH_WATER = 256 << 10  # of an answer's body waiting for its reader; then the guest has to wait
 LOW_WATER = 64 << 10
 STALL_LIMIT_S = 60.0  # how long a guest may take no byte of a request before it counts as gone
+SILENCE_LIMIT_S = 45.0  # in the middle of an answer; a guest that has nothing to tell says so every 15 s
 READ_LIMIT_S = 30.0  # for all of a short body, once its head is there
 
 Body = bytes | AsyncIterator[bytes]
@@ -109,7 +110,7 @@ class Connection(asyncio.Protocol):
                 return b""
             self._raise_if_failed()
             self._news.clear()
-            await self._news.wait()
+            await self._wait_for_news()
         chunk = self._chunks.popleft()
         self._waiting -= len(chunk)
         if self._paused and self._waiting <= LOW_WATER and self._transport is not None:
@@ -158,6 +159,13 @@ class Connection(asyncio.Protocol):
                 await self._may_write.wait()
         except TimeoutError as error:
             raise GuestError(f"the guest took no byte of the request for {STALL_LIMIT_S:g} s") from error
+
+    async def _wait_for_news(self) -> None:
+        try:
+            async with asyncio.timeout(SILENCE_LIMIT_S):
+                await self._news.wait()
+        except TimeoutError as error:
+            raise GuestError(f"the guest fell silent for {SILENCE_LIMIT_S:g} s in the middle of an answer") from error
 
     # What the event loop says.
 
