@@ -1,8 +1,10 @@
-"""Real microVMs behind a real poold, which most tests share. Nothing is left on the host after the run; fixtures look."""
+"""Real microVMs behind a real poold, which most tests share. Fixtures look that nothing is left on the host."""
 
 import contextlib
 import os
 import shutil
+import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -18,7 +20,9 @@ IMAGE = "minimal"
 SLOTS = 24
 # Nobody else's: the tests of other rooms may run on this host at the same time.
 BASE_UID = 280_000
-RUN_PREFIX = "warren-vmtest-"
+RUN_PREFIX = f"warren-vmtest-{os.getpid()}-"
+# Of another shape than usual; one for all tests that need it, because a shape's first machine takes its time.
+SMALL_DISK = {"vcpus": 2, "memory_mb": 320, "disk_mb": 128}
 
 OpenOwn = Callable[..., AbstractContextManager[Host]]
 
@@ -40,10 +44,15 @@ def _nothing_is_left() -> Iterator[None]:
 def _run_dir() -> Iterator[Path]:
     """A folder for pins during the block. After it, poold has left nothing there but its own empty folder."""
     folder = Path(tempfile.mkdtemp(prefix=RUN_PREFIX, dir="/run"))
-    yield folder
-    left = [str(path) for path in folder.rglob("*") if path != folder / "netns"] + traces.mounts(folder)
+    try:
+        yield folder
+    finally:
+        left = [path for path in folder.rglob("*") if path != folder / "netns"]
+        # The test that left something fails, and not those after it.
+        for path in left:
+            subprocess.run(["umount", "--lazy", path], check=False, capture_output=True)
+        shutil.rmtree(folder)
     assert left == []
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +99,10 @@ def state(host: Host) -> Iterator[Path]:
         folder = Path(name)
         shutil.copytree(host.state / "qemu" / "snapshots", folder / "qemu" / "snapshots", copy_function=os.link)
         yield folder
-        assert traces.mentioning(folder) == []
+        left = traces.mentioning(folder)
+        for pid in traces.machines(folder).values():
+            os.kill(pid, signal.SIGKILL)
+        assert left == []
 
 
 @pytest.fixture

@@ -157,7 +157,13 @@ def test_a_part_that_makes_no_sense_is_refused_and_nothing_is_written(shared: Sa
 )
 def test_a_sandbox_that_there_is_not_is_not_found(shared: Sandbox, sandbox_id: str) -> None:
     path = f"/v1/sandboxes/{quote(sandbox_id, safe='%')}"
-    calls = [("GET", ""), ("DELETE", ""), ("GET", "/health"), ("GET", "/files?path=/etc/passwd"), ("PUT", "/files?path=/a")]
+    calls = [
+        ("GET", ""),
+        ("DELETE", ""),
+        ("GET", "/health"),
+        ("GET", "/files?path=/etc/passwd"),
+        ("PUT", "/files?path=/a"),
+    ]
     for method, rest in calls:
         assert shared.api.call(method, path + rest).refusal[0] == 404
     assert shared.api.call("POST", f"{path}/exec", b'{"cmd": "true"}').refusal[0] == 404

@@ -9,6 +9,7 @@ import pytest
 from tests.bench.host import Host
 from tests.vm import traces
 from tests.vm.client import PIECE_BYTES, Api, Reply, Sandbox
+from tests.vm.conftest import SMALL_DISK
 
 GROWTH_MB = 20
 GIGABYTE = 1 << 30
@@ -95,11 +96,12 @@ def test_a_file_cannot_take_the_place_of_a_folder(shared: Sandbox) -> None:
 
 
 def test_a_full_disk_is_told_and_the_sandbox_still_works(api: Api) -> None:
-    with api.sandbox(disk_mb=128) as sandbox:
-        reply = sandbox.put("/workspace/big", _data(256 << 20), {"Content-Length": str(256 << 20)})
+    with api.sandbox(**SMALL_DISK) as sandbox:
+        sandbox.sh("fallocate -l $(($(df -B1 --output=avail . | tail -1) - 8000000)) filler")
+        reply = sandbox.put("/workspace/big", _data(32 << 20), {"Content-Length": str(32 << 20)})
         assert reply.refusal == (507, "disk_full")
         assert sandbox.sh("echo alive") == "alive"
-        assert sandbox.run("rm -f big && echo room > small")["exit_code"] == 0
+        assert sandbox.run("rm -f big filler && echo room > small")["exit_code"] == 0
         assert sandbox.put("/workspace/next", b"fits").status == 200
         assert sandbox.get("/workspace/next").body == b"fits"
 

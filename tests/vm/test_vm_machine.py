@@ -3,6 +3,7 @@
 import os
 
 from tests.vm.client import Api, Sandbox
+from tests.vm.conftest import SMALL_DISK
 
 
 def test_a_sandbox_runs_a_kernel_that_is_not_the_hosts(shared: Sandbox) -> None:
@@ -42,12 +43,12 @@ def test_what_was_asked_for_at_creation_comes_back_and_the_environment_only_to_c
 
 
 def test_a_machine_has_the_size_that_was_asked_for(api: Api) -> None:
-    with api.sandbox(vcpus=2, memory_mb=320, disk_mb=512) as sandbox:
+    with api.sandbox(**SMALL_DISK) as sandbox:
         assert sandbox.sh("nproc") == "2"
         memory_kb = int(sandbox.sh("awk '/MemTotal/ {print $2}' /proc/meminfo"))
         assert 256 << 10 < memory_kb < 320 << 10
         disk_kb = int(sandbox.sh("df -k --output=size /workspace | tail -1"))
-        assert 384 << 10 < disk_kb <= 512 << 10
+        assert 96 << 10 < disk_kb <= 128 << 10
 
 
 def test_the_python_image_starts_and_can_make_a_virtual_environment(api: Api) -> None:

@@ -127,9 +127,7 @@ def test_a_datagram_out_of_a_sandbox_is_refused_at_once(shared: Sandbox, address
 
 
 def test_root_in_a_sandbox_reaches_no_more_with_a_route_and_an_address_of_its_choice(sandbox: Sandbox) -> None:
-    sandbox.sh(
-        "ip route replace default via 172.16.0.1 dev eth0 && ip addr add 10.9.8.7/24 dev eth0", user="root"
-    )
+    sandbox.sh("ip route replace default via 172.16.0.1 dev eth0 && ip addr add 10.9.8.7/24 dev eth0", user="root")
     with listener() as server:
         port = server.getsockname()[1]
         targets = [(address, port) for address in (*host_addresses(), "172.16.0.1")]
