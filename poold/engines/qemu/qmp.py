@@ -48,7 +48,10 @@ class Qmp:
         async with self._turn:
             self._last_id += 1
             request = {"execute": command, "arguments": arguments, "id": self._last_id}
-            self._writer.write(orjson.dumps(request) + b"\n")
+            try:
+                self._writer.write(orjson.dumps(request) + b"\n")
+            except RuntimeError as error:  # uvloop's word for a connection that has ended
+                raise EngineError("QMP", self._subject, hint="QEMU hung up") from error
             while True:
                 reply = await self._line()
                 if "event" in reply:
