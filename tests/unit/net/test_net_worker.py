@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from poold.net.namespace import StrandedError, fresh
 from poold.lifetimes import finish
+from poold.net.namespace import StrandedError, fresh
 from poold.net.worker import open_worker
 
 
