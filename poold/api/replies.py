@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from contract.errors import CapacityError, TooLarge, WarrenError
+from poold.errors import GuestRefused
 
 log = logging.getLogger("poold.api")
 
@@ -47,7 +48,7 @@ def error_reply(error: WarrenError) -> Response:
 async def on_warren_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, WarrenError)  # noqa: S101 — it is registered for nothing else
     await _read_on(request)
-    if error.status >= 500 and not isinstance(error, CapacityError):
+    if error.status >= 500 and not isinstance(error, CapacityError | GuestRefused):
         log.error("request failed", extra={"code": error.code, "why": error.message})
     return error_reply(error)
 
