@@ -96,6 +96,7 @@ class Pool:
         self._new_machine_id = new_machine_id
         self._warm: list[Place] = []
         self._demand: dict[Shape, Demand] = {}
+        self._standing: frozenset[Shape] = frozenset()  # the shapes that the operator asked for
         self._building: dict[Shape, asyncio.Lock] = {}
         self._look = asyncio.Event()
         self._opening = 0  # claims under way
@@ -107,6 +108,7 @@ class Pool:
         """Keep the pool filled during the block."""
         for name, size in self._sizes.items():
             self._demand[self._images.find(name).defaults] = Demand(size)
+        self._standing = frozenset(self._demand)
         # A keeper that fails in a way that nobody foresaw takes the daemon with it: a restart is safer than a guess.
         async with asyncio.TaskGroup() as tasks:
             keeper = tasks.create_task(self._keep())
@@ -274,6 +276,8 @@ class Pool:
             await self._forget_dead()
             now = time.monotonic()
             targets = {shape: demand.target(now) for shape, demand in self._demand.items()}
+            for shape in [shape for shape, target in targets.items() if not target and shape not in self._standing]:
+                del self._demand[shape]  # callers may ask for any number of shapes; those of the past are forgotten
             actions = plan(self._count(), targets, rooms=self._slots.free)
             # Only the first: a claim may have changed everything by the time that it is done.
             match actions[0] if actions else None:
