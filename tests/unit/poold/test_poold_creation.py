@@ -137,7 +137,10 @@ async def test_destroying_a_sandbox_that_is_being_created_leaves_nothing(tmp_pat
         host.engine.held.add("resume")
         creating = asyncio.create_task(host.ask("POST", "/v1/sandboxes"))
         await host.until(lambda: host.engine.calls["resume"] > 0)
-        (sandbox,) = (await host.ask("GET", "/v1/sandboxes")).json["sandboxes"]
+        async with asyncio.timeout(10):  # the machine may be awake before the claim is written down
+            while not (found := (await host.ask("GET", "/v1/sandboxes")).json["sandboxes"]):
+                pass
+        (sandbox,) = found
         assert sandbox["state"] == "starting"
         assert (await host.ask("DELETE", f"/v1/sandboxes/{sandbox['id']}")).status == 200
         host.engine.held.clear()
