@@ -8,7 +8,6 @@ from contract.errors import NotFound, shown
 
 RANDOM_BYTES = 10
 SANDBOX = re.compile(r"sb-[a-z2-7]{16}")
-MACHINE = re.compile(r"vm-[a-z2-7]{16}")
 
 
 def new_id(kind: str, entropy: Callable[[int], bytes]) -> str:

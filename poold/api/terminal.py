@@ -23,7 +23,6 @@ from poold.link import Answer, Guest
 MAX_SIDE = 1000  # of a terminal, in characters
 MAX_PIECE = 1 << 20  # of input in one frame
 INPUT_WAITING = 16  # pieces of input that wait for a slow program; then the client has to
-REPLAYED_BYTES = 1 << 18  # more than the guest keeps: all of it
 
 CLOSED_OK = 1000
 CLOSED_BAD = 4400  # the client's fault; the reason is in the message before

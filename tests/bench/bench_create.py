@@ -25,6 +25,7 @@ from poold.commands import run
 from poold.engines import Machine, Snapshot
 from poold.engines.qemu import QemuEngine
 from poold.engines.qemu.accel import find_accel
+from poold.engines.qemu.argv import Accel
 from poold.images import Image, Images
 from poold.link import Guest
 from poold.net import Slots, open_slots
@@ -53,9 +54,17 @@ class Clock:
 class Bare:
     """The engine without a daemon around it."""
 
-    def __init__(self, engine: QemuEngine, image: Image, slots: Slots, pool: Pool) -> None:
-        self.engine, self.image, self.slots, self.pool = engine, image, slots, pool
+    def __init__(self, folder: Path, accel: Accel, image: Image, slots: Slots) -> None:
+        self.accel, self.image, self.slots = accel, image, slots
+        self.engine = self.new_engine(folder)
+        images = Images(IMAGES)
+        self.pool = Pool(
+            self.engine, images, slots, sizes={}, memory_budget_mb=1 << 20, new_machine_id=lambda: "unused"
+        )
         self.snapshots: dict[str, Snapshot] = {}
+
+    def new_engine(self, folder: Path) -> QemuEngine:
+        return QemuEngine(folder, accel=self.accel, socket_in=self.slots.socket_in, open_tap=self.slots.open_tap)
 
     def guest(self, machine: Machine) -> Guest:
         return Guest(functools.partial(self.engine.dial, machine), machine.ended)
@@ -96,7 +105,7 @@ class Bare:
 
         slot = self.slots.take_nowait()
         with tempfile.TemporaryDirectory() as folder:
-            engine = self.engine.beside(Path(folder))
+            engine = self.new_engine(Path(folder))
             await engine.build_snapshot(self.image, SHAPES["restore"], slot, settle)
             engine.close()
         await self.slots.give_back(slot)
@@ -111,15 +120,12 @@ async def _true(guest: Guest) -> None:
 async def open_bare() -> AsyncIterator[Bare]:
     folder = Path(tempfile.mkdtemp(prefix="warren-bench-"))
     run_dir = Path(tempfile.mkdtemp(prefix="warren-bench-", dir="/run"))
-    images = Images(IMAGES)
-    image = images.find(IMAGE)
+    image = Images(IMAGES).find(IMAGE)
     try:
         async with open_slots(run_dir, count=4, base_uid=260_000) as slots:
-            accel = await find_accel(image)
-            engine = QemuEngine(folder, accel=accel, socket_in=slots.socket_in, open_tap=slots.open_tap)
-            pool = Pool(engine, images, slots, sizes={}, memory_budget_mb=1 << 20, new_machine_id=lambda: "unused")
-            yield Bare(engine, image, slots, pool)
-            engine.close()
+            bare = Bare(folder, await find_accel(image), image, slots)
+            yield bare
+            bare.engine.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(run_dir, ignore_errors=True)

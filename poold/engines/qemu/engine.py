@@ -52,10 +52,6 @@ class QemuEngine:
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(0o700)
 
-    def beside(self, folder: Path) -> "QemuEngine":
-        """An engine like this one with other folders."""
-        return QemuEngine(folder, accel=self._accel, socket_in=self._socket_in, open_tap=self._open_tap)
-
     async def build_snapshot(self, image: Image, shape: Shape, slot: Slot, settle: Settle) -> Snapshot:
         key = self._key(image, shape)
         snapshot = Snapshot(key, self._snapshots / key, image, shape)
