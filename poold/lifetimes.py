@@ -28,3 +28,16 @@ async def finish(work: Awaitable[T], *, undo: Callable[[T], object] | None = Non
     if undo is not None:
         undo(task.result())
     raise cancelled
+
+
+async def both(first: Awaitable[object], second: Awaitable[T]) -> T:
+    """Wait for two things at once and return what the second returns. A failure of one ends the other and is raised."""
+    tasks = asyncio.ensure_future(first), asyncio.ensure_future(second)
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        raise
+    return tasks[1].result()

@@ -22,7 +22,7 @@ from poold.config import PoolSize
 from poold.engines import Engine, Machine
 from poold.errors import GuestError, GuestRefused, HostFault, MachineDied
 from poold.images import Images
-from poold.lifetimes import finish
+from poold.lifetimes import both, finish
 from poold.link import Guest
 from poold.slots import Slot
 from poold.stock import Demand, Drop, Fill, plan, victim
@@ -72,7 +72,6 @@ class Place:
     machine_id: str
     machine: Machine | None = None
     guest: Guest | None = None
-    awake: bool = False  # its machine has been resumed
 
 
 class Pool:
@@ -142,16 +141,6 @@ class Pool:
                 return place
         return None
 
-    async def wake(self, place: Place) -> None:
-        """Resume the place's machine, if it has one, so that it is awake when it is told who it is.
-
-        It is nobody's until then, so this may be done while the claim is being written down. `open` sees to failures.
-        """
-        if place.machine is not None:
-            with contextlib.suppress(*BROKEN):
-                await self._engine.resume(place.machine)
-                place.awake = True
-
     async def open(self, place: Place, identity: Callable[[], dict[str, Any]]) -> Guest:
         """Make the place's machine run, under an identity of its own. On failure the place still has to be released."""
         self._opening += 1
@@ -216,7 +205,6 @@ class Pool:
         if place.guest is not None:
             place.guest.close()
         place.guest = place.machine = None
-        place.awake = False
 
     async def _restore(self, place: Place) -> None:
         """Put a machine into the place, paused. The first of its shape on this host is booted and frozen."""
@@ -233,10 +221,11 @@ class Pool:
         machine, guest = place.machine, place.guest
         if machine is None or guest is None or machine.ended.done():
             raise MachineDied("the machine ended before it was claimed")
-        if not place.awake:
-            await self._engine.resume(machine)
-            place.awake = True
-        await guest.call("POST", "/identity", identity(), limit_s=IDENTITY_LIMIT_S)
+        # The call waits in the tap for the machine to wake: one turn of QEMU's loop and not two.
+        await both(
+            self._engine.resume(machine),
+            guest.call("POST", "/identity", identity(), limit_s=IDENTITY_LIMIT_S),
+        )
         return guest
 
     async def settle(self, machine: Machine) -> None:

@@ -113,10 +113,13 @@ class Sandboxes:
         place = await self._pool.take(shape)
         sandbox = self._new(request, shape)
         try:
-            begin = partial(_begin, sandbox=sandbox, machine=place.machine_id)
-            await asyncio.gather(self._ledger.write(begin), self._pool.wake(place))
+            # A machine that no row names is nobody's and is removed by the next start, so the intent may become durable
+            # while the machine wakes. Nobody hears of the sandbox before both are done.
+            intent = self._ledger.submit(partial(_begin, sandbox=sandbox, machine=place.machine_id))
             guest = await self._pool.open(place, lambda: self._identity(sandbox.id, request))
-            running = await self._move(sandbox.id, Event.READY)
+            await asyncio.shield(intent)
+            # What a loss of power would take back here is that the machine answered; it would take the machine, too.
+            running = await self._move(sandbox.id, Event.READY, durable=False)
         except BaseException as error:
             await finish(self._give_up(sandbox.id, place, error))
             raise
@@ -183,9 +186,10 @@ class Sandboxes:
             "unix_ns": self._sources.unix_ns(),
         }
 
-    async def _move(self, sandbox_id: str, event: Event, *, reason: str | None = None) -> Sandbox:
+    async def _move(self, sandbox_id: str, event: Event, *, reason: str | None = None, durable: bool = True) -> Sandbox:
         now_ms = self._sources.now_ms()
-        return await self._ledger.write(lambda db: sandboxes.move(db, sandbox_id, event, now_ms=now_ms, reason=reason))
+        move = partial(sandboxes.move, sandbox_id=sandbox_id, event=event, now_ms=now_ms, reason=reason)
+        return await self._ledger.write(move, durable=durable)
 
     async def _give_up(self, sandbox_id: str, place: Place, error: BaseException) -> None:
         """Undo a creation, whatever of it was done."""

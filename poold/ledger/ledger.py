@@ -6,6 +6,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,17 @@ from poold.lifetimes import finish
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write that waits for its turn, and who is to be told."""
+
+    work: Work
+    done: "asyncio.Future[Any]"
+    durable: bool
+
+
 MAX_GROUP = 256  # writes that share one commit; more would only make the first of them wait longer
 
 
@@ -23,7 +35,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._queue: queue.SimpleQueue[tuple[Work, asyncio.Future[Any]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._writer = threading.Thread(target=self._write_all, name="ledger", daemon=True)
         self._reading = asyncio.Lock()
@@ -47,17 +59,22 @@ class Ledger:
             ledger._writing_db.close()
             ledger._reading_db.close()
 
-    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def write(self, work: Callable[[sqlite3.Connection], T], *, durable: bool = True) -> T:
         """Run `work` in a transaction and return what it returned, after the commit is on disk.
 
         If `work` raises, nothing of it is kept and its error is raised here. If the caller is cancelled meanwhile,
-        the write happens all the same.
+        the write happens all the same. A write that is not `durable` survives the daemon, but not the power: it is for
+        what the next start of the host would find out by itself.
         """
+        return await asyncio.shield(self.submit(work, durable=durable))
+
+    def submit(self, work: Callable[[sqlite3.Connection], T], *, durable: bool = True) -> "asyncio.Future[T]":
+        """As `write`, for a caller who has something else to do meanwhile. Writes happen in the order of the calls."""
         if self._closed:
             raise LedgerError("writing to", "the ledger", hint="it is closed")
         done: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put((work, done))
-        return await asyncio.shield(done)
+        self._queue.put(Write(work, done, durable))
+        return done
 
     async def read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Ask the ledger. Never waits for a writer."""
@@ -68,7 +85,6 @@ class Ledger:
         db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         db.row_factory = sqlite3.Row
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA foreign_keys = ON")
         return db
 
@@ -88,19 +104,21 @@ class Ledger:
             if closing:
                 return
 
-    def _commit(self, group: list[tuple[Work, "asyncio.Future[Any]"]]) -> None:
+    def _commit(self, group: list[Write]) -> None:
         db = self._writing_db
         results: list[tuple[asyncio.Future[Any], Any, BaseException | None]] = []
         try:
+            durable = any(write.durable for write in group)
+            db.execute("PRAGMA synchronous = FULL" if durable else "PRAGMA synchronous = NORMAL")
             db.execute("BEGIN IMMEDIATE")
-            for work, done in group:
-                results.append((done, *_in_savepoint(db, work)))
+            for write in group:
+                results.append((write.done, *_in_savepoint(db, write.work)))
             db.execute("COMMIT")
         except sqlite3.Error as error:
             with contextlib.suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
             fault = LedgerError("writing to", "the ledger", hint=str(error))
-            results = [(done, None, fault) for _, done in group]
+            results = [(write.done, None, fault) for write in group]
         with contextlib.suppress(RuntimeError):  # the loop is gone, and so is everyone who waited
             self._loop.call_soon_threadsafe(_acknowledge, results)
 

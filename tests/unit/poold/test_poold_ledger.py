@@ -74,6 +74,21 @@ async def test_what_was_acknowledged_is_committed_and_survives(tmp_path: Path) -
         assert (await ledger.read(lambda db: sandboxes.get(db, box(1).id))) == box(1)
 
 
+async def test_only_a_write_that_need_not_be_durable_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    def mode(db: sqlite3.Connection) -> int:
+        return int(db.execute("PRAGMA synchronous").fetchone()[0])
+
+    normal, full = 1, 2  # SQLite's words: with a write-ahead log, a normal commit is not flushed to the disk
+    async with Ledger.open(tmp_path / "ledger.db") as ledger:
+        assert await ledger.write(mode) == full
+        assert await ledger.write(mode, durable=False) == normal
+        assert await ledger.write(mode) == full
+        other = sqlite3.connect(tmp_path / "ledger.db")
+        await ledger.write(lambda db: sandboxes.add(db, box(1)), durable=False)
+        assert count(other) == 1  # for a daemon that died now it would be there
+        other.close()
+
+
 async def test_a_write_that_fails_harms_no_other_in_its_group(tmp_path: Path) -> None:
     def work(number: int) -> Callable[[sqlite3.Connection], int]:
         def write(db: sqlite3.Connection) -> int:

@@ -1,10 +1,10 @@
-"""`finish`: a cancellation waits for the work's end, and then it is a cancellation still."""
+"""`finish`: a cancellation waits for the work's end, and then it is a cancellation still. `both`: one end for two."""
 
 import asyncio
 
 import pytest
 
-from poold.lifetimes import finish
+from poold.lifetimes import both, finish
 
 
 class Work:
@@ -105,3 +105,42 @@ async def test_a_timeout_around_it_is_a_timeout_still() -> None:
         async with asyncio.timeout(0.01):
             await finish(work.run())
     assert work.ended
+
+
+async def test_both_run_at_once_and_the_second_is_what_is_wanted() -> None:
+    first, second = Work(), Work()
+    waiting = asyncio.create_task(both(first.run("first"), second.run("second")))
+    await first.started.wait()
+    await second.started.wait()
+    second.may_end.set()
+    await rounds()
+    assert not waiting.done()
+    first.may_end.set()
+    assert await waiting == "second"
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+async def test_a_failure_of_one_of_both_ends_the_other(failing: int) -> None:
+    works = Work(), Work()
+    outcomes: list[object] = ["fine", "fine"]
+    outcomes[failing] = ValueError("the test says so")
+    waiting = asyncio.create_task(both(works[0].run(outcomes[0]), works[1].run(outcomes[1])))
+    await works[1].started.wait()
+    works[failing].may_end.set()
+    with pytest.raises(ValueError, match="the test says so"):
+        await waiting
+    assert not works[1 - failing].ended
+
+
+async def test_cancelling_both_cancels_each() -> None:
+    first, second = Work(), Work()
+    waiting = asyncio.create_task(both(first.run(), second.run()))
+    await second.started.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    first.may_end.set()
+    second.may_end.set()
+    await rounds()
+    assert not first.ended
+    assert not second.ended
