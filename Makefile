@@ -28,14 +28,14 @@ $(STAMPS)/packages: Makefile
 	    || { tail -n 20 build/apt.log; echo "apt-get failed; the whole log: build/apt.log"; exit 1; }; fi'
 	@touch $@
 
-$(STAMPS)/venv: requirements.lock pyproject.toml guest/pyproject.toml $(STAMPS)/packages
+.venv/.installed: requirements.lock pyproject.toml guest/pyproject.toml $(STAMPS)/packages
 	@echo "· making the virtual environment .venv"
 	@[ -x $(PY) ] || $(PYTHON) -m venv .venv
 	@$(PY) -m pip install -q --require-hashes -r requirements.lock
 	@printf '%s\n' '$(CURDIR)' '$(CURDIR)/guest' > $$($(PY) -c 'import site; print(site.getsitepackages()[0])')/warren.pth
 	@touch $@
 
-images: $(STAMPS)/venv  ## build the machine images (again only if something changed)
+images: .venv/.installed  ## build the machine images (again only if something changed)
 	@$(PY) -m images build minimal python
 
 up: images  ## start poold in the background, with warm machines
@@ -47,18 +47,18 @@ down:  ## stop all that `make up` started
 test: images  ## every test, with real microVMs
 	@$(PY) -m pytest
 
-test-unit: $(STAMPS)/venv  ## the tests that need no microVM
+test-unit: .venv/.installed  ## the tests that need no microVM
 	@$(PY) -m pytest tests/unit
 
 check: lint types contracts test  ## what a review asks for: lint, types, contracts, tests
 
-lint: $(STAMPS)/venv  ## ruff
+lint: .venv/.installed  ## ruff
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
 
-types: $(STAMPS)/venv  ## mypy, strict
+types: .venv/.installed  ## mypy, strict
 	@$(PY) -m mypy
 
-contracts: $(STAMPS)/venv  ## who may import whom
+contracts: .venv/.installed  ## who may import whom
 	@PYTHONPATH=guest .venv/bin/lint-imports
 
 bench-packages: images
@@ -71,10 +71,10 @@ bench-create: bench-packages  ## cold boot, restore and warm claim beside crun a
 bench-density: images  ## idle machines until 8 GiB are used
 	@$(PY) -m tests.bench.bench_density
 
-bench-slots: $(STAMPS)/venv  ## network slots
+bench-slots: .venv/.installed  ## network slots
 	@$(PY) -m tests.bench.bench_slots
 
-lock: $(STAMPS)/venv  ## pin every Python package again
+lock: .venv/.installed  ## pin every Python package again
 	@$(PY) -m piptools compile -q --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
 	  --no-emit-find-links --no-emit-trusted-host --no-header --no-annotate --all-extras -o requirements.lock pyproject.toml
 
