@@ -33,6 +33,7 @@ OVERHEAD_MB = 160  # of a machine besides its RAM: the emulator and the code tha
 BOOT_LIMIT_S = 120.0  # of a cold boot under emulation on a busy host; about 5 s on an idle one
 DIAL_LIMIT_S = 0.5  # a guest that boots drops what is sent to it, and TCP would try again only after a second
 REHEARSALS = 16  # in a golden machine: afterwards the paths of a first claim are in memory
+REHEARSALS_OF_A_CLONE = 3  # the first translates the code, the others link it
 IDENTITY_LIMIT_S = 10.0
 GRACE_S = 0.2  # after a claim: time for its caller to run a first command on an otherwise idle host
 PATIENCE_S = 0.5
@@ -325,12 +326,13 @@ class Pool:
         return place
 
     async def _rehearse(self, place: Place) -> None:
-        """Run the paths of a claim once, so that their code is translated and their pages are there, then pause."""
+        """Run the paths of a claim, so that their code is translated and their pages are there, then pause."""
         if place.machine is None or place.guest is None:
             raise MachineDied("the machine ended while it was restored")
         await self._engine.resume(place.machine)
-        await place.guest.call("POST", "/rehearse", self._nobody())
-        await place.guest.call("GET", "/health")
+        for _ in range(REHEARSALS_OF_A_CLONE):
+            await place.guest.call("POST", "/rehearse", self._nobody())
+            await place.guest.call("GET", "/health")
         await self._engine.pause(place.machine)
         place.machine.ended.add_done_callback(lambda _: self._look.set())
 
