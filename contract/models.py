@@ -5,7 +5,7 @@ are here; limits that one host has (its images, its size) are checked where that
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from contract.errors import BadField
@@ -21,6 +21,8 @@ MAX_ARG_CHARS = 131_072  # the kernel's own limit for one argument
 MAX_ARGS = 4_096
 MAX_PATH_BYTES = 4_096
 MAX_STDIN_CHARS = 1 << 20
+LOCAL_OWNER = "local"  # who asks without saying who they are
+OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
@@ -48,12 +50,60 @@ class ShapeLimits:
 
 
 @dataclass(frozen=True)
+class Rules:
+    """What happens to a sandbox by itself."""
+
+    timeout_sec: int
+    on_timeout: str = "destroy"  # or "pause"
+    idle_sec: int | None = None  # pause after so long without output, request or terminal; None: never
+    paused_sec: int | None = None  # destroy after so long in pause; None: never
+    auto_resume: bool = False  # on the next request
+
+
+@dataclass(frozen=True)
+class RulesAsked:
+    """The rules that a request or an owner asks for; what is None is for the next level to say."""
+
+    timeout_sec: int | None = None
+    on_timeout: str | None = None
+    idle_sec: int | None = None
+    paused_sec: int | None = None
+    auto_resume: bool | None = None
+
+    @classmethod
+    def read(cls, fields: Fields) -> "RulesAsked":
+        on_timeout = fields.text("on_timeout", max_chars=16, default=None)
+        if on_timeout not in (None, "pause", "destroy"):
+            raise BadField("on_timeout", on_timeout, "must be pause or destroy")
+        return cls(
+            timeout_sec=fields.integer("timeout_sec", low=1, high=MAX_TIMEOUT_S, default=None),
+            on_timeout=on_timeout,
+            idle_sec=fields.integer("idle_sec", low=1, high=MAX_TIMEOUT_S, default=None),
+            paused_sec=fields.integer("paused_sec", low=1, high=MAX_TIMEOUT_S, default=None),
+            auto_resume=fields.flag("auto_resume", default=False) if fields.has("auto_resume") else None,
+        )
+
+    def over(self, base: Rules) -> Rules:
+        """`base`, with what is asked for here in its place."""
+        return replace(base, **{name: value for name, value in vars(self).items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Next:
+    """What will happen to a sandbox by itself, unless something else happens first."""
+
+    action: str  # "pause" or "destroy"
+    at_ms: int
+    why: str  # "timeout", "idle" or "paused"
+
+
+@dataclass(frozen=True)
 class CreateSandbox:
     image: str | None  # the host's default
     vcpus: int | None
     memory_mb: int | None
     disk_mb: int | None
-    timeout_sec: int | None
+    rules: RulesAsked
     env: dict[str, str] = field(repr=False)  # may hold secrets: never in a log
     metadata: dict[str, str]
 
@@ -65,7 +115,7 @@ class CreateSandbox:
             vcpus=fields.integer("vcpus", low=1, high=limits.vcpus, default=None),
             memory_mb=_step("memory_mb", fields.integer("memory_mb", low=128, high=limits.memory_mb, default=None)),
             disk_mb=_step("disk_mb", fields.integer("disk_mb", low=128, high=limits.disk_mb, default=None)),
-            timeout_sec=fields.integer("timeout_sec", low=1, high=MAX_TIMEOUT_S, default=None),
+            rules=RulesAsked.read(fields),
             env=_environment(fields),
             metadata=fields.texts("metadata", max_chars=MAX_METADATA_CHARS, max_count=MAX_METADATA),
         )
@@ -110,17 +160,23 @@ class Sandbox:
     shape: Shape
     metadata: dict[str, str]
     created_ms: int
-    expires_ms: int | None
+    expires_ms: int | None  # when its time is up; moved by a new timeout and by a resume
+    rules: Rules
+    owner: str = LOCAL_OWNER
     started_ms: int | None = None
+    paused_ms: int | None = None  # since when, while it is paused
     ended_ms: int | None = None
     machine: str | None = None
+    generation: int = 0  # how often its machine was told who it is
     reason: str | None = None
+    next: Next | None = None  # not in the ledger: it follows from the rest and from what is going on
 
     def view(self) -> dict[str, Any]:
         """The reply's JSON. The environment is never part of it."""
         return {
             "id": self.id,
             "state": self.state,
+            "owner": self.owner,
             "image": self.shape.image,
             "vcpus": self.shape.vcpus,
             "memory_mb": self.shape.memory_mb,
@@ -128,8 +184,11 @@ class Sandbox:
             "metadata": self.metadata,
             "created_ms": self.created_ms,
             "started_ms": self.started_ms,
+            "paused_ms": self.paused_ms,
             "ended_ms": self.ended_ms,
             "expires_ms": self.expires_ms,
+            "rules": vars(self.rules),
+            "next": None if self.next is None else vars(self.next),
             "reason": self.reason,
         }
 
@@ -145,6 +204,14 @@ def file_path(path: str, name: str = "path") -> str:
     if ".." in path.split("/"):
         raise BadField(name, path, "must not have a '..' part")
     return path
+
+
+def owner_name(name: str | None) -> str:
+    if name is None:
+        return LOCAL_OWNER
+    if not OWNER.fullmatch(name):
+        raise BadField("owner", name, "must be letters, digits and _.@-, at most 64")
+    return name
 
 
 def user_name(name: str | None) -> str | None:

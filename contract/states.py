@@ -24,13 +24,19 @@ class Event(StrEnum):
     PAUSE = "pause"
     HIBERNATE = "hibernate"
     RESUME = "resume"
+    PUT_BACK = "put_back"  # a resume that came to nothing: its memory is on disk as before
     STOP = "stop"
     FAIL = "fail"
 
 
 TRANSITIONS: dict[State, dict[Event, State]] = {
     State.PENDING: {Event.CLAIM: State.STARTING, Event.STOP: State.STOPPED, Event.FAIL: State.ERROR},
-    State.STARTING: {Event.READY: State.RUNNING, Event.STOP: State.STOPPED, Event.FAIL: State.ERROR},
+    State.STARTING: {
+        Event.READY: State.RUNNING,
+        Event.PUT_BACK: State.PAUSED,
+        Event.STOP: State.STOPPED,
+        Event.FAIL: State.ERROR,
+    },
     State.RUNNING: {Event.PAUSE: State.PAUSED, Event.STOP: State.STOPPED, Event.FAIL: State.ERROR},
     State.PAUSED: {
         Event.RESUME: State.STARTING,
@@ -44,7 +50,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.STOPPED: {},
 }
 
-# A machine may exist for a sandbox in these states, and in no other.
+# A machine may run for a sandbox in these states, and in no other.
 LIVE = frozenset({State.PENDING, State.STARTING, State.RUNNING})
 FINAL = frozenset(state for state, row in TRANSITIONS.items() if not row)
 
