@@ -50,6 +50,14 @@ class ShapeLimits:
 
 
 @dataclass(frozen=True)
+class Caller:
+    """Who asks for something, and in which request."""
+
+    owner: str = LOCAL_OWNER
+    request: str | None = None  # its id; None: the host does it by itself
+
+
+@dataclass(frozen=True)
 class Rules:
     """What happens to a sandbox by itself."""
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.models import ShapeLimits
+from contract.models import MAX_TIMEOUT_S, Rules, ShapeLimits
 from poold.errors import ConfigError
+from poold.ledger.retention import Keep
+from poold.pressure import Threshold, Thresholds
 
 ENGINES = ("qemu", "local")
 POOL_ENTRY = re.compile(r"([a-z][a-z0-9_-]*)=([0-9]{1,6})(?:-([0-9]{1,6}))?")
@@ -35,7 +37,10 @@ class Config:
     limits: ShapeLimits
     pool: Mapping[str, PoolSize]
     default_image: str
-    default_timeout_s: int
+    rules: Rules  # of a sandbox whose request and whose owner do not say
+    keep: Keep
+    thresholds: Thresholds  # of pressure on this host
+    cgroup: str  # the name of our control groups
     guest_path: Path  # the guest's package, for the local engine
 
     @classmethod
@@ -65,8 +70,26 @@ class Config:
             pool=read.pool("POOLD_POOL", "host=1-4" if engine == "local" else "python=2-8"),
             default_image=environ.get("POOLD_DEFAULT_IMAGE", "host" if engine == "local" else "python"),
             guest_path=Path(environ.get("POOLD_GUEST", str(Path(__file__).parent.parent / "guest"))).absolute(),
-            default_timeout_s=read.integer("POOLD_DEFAULT_TIMEOUT_SEC", 3600, 1, 30 * 24 * 3600),
+            rules=Rules(timeout_sec=read.integer("POOLD_DEFAULT_TIMEOUT_SEC", 3600, 1, MAX_TIMEOUT_S)),
+            keep=Keep(
+                ended_days=read.integer("POOLD_KEEP_SANDBOXES_DAYS", 30, 1, 36_500),
+                audit_days=read.integer("POOLD_KEEP_AUDIT_DAYS", 365, 1, 36_500),
+            ),
+            thresholds=Thresholds(
+                memory_available_mb=read.floor("POOLD_MIN_MEMORY_MB", 512),
+                disk_free_mb=read.floor("POOLD_MIN_DISK_MB", 2048),
+            ),
+            cgroup=read.name("POOLD_CGROUP", "warren"),
         )
+
+    @property
+    def socket(self) -> Path:
+        """Where the operator is served."""
+        return self.run_dir / "poold.sock"
+
+    @property
+    def ledger_path(self) -> Path:
+        return self.state_dir / "ledger.db"
 
 
 class _Reader:
@@ -78,6 +101,17 @@ class _Reader:
         if not re.fullmatch(r"[0-9]{1,12}", text) or not low <= int(text) <= high:
             raise ConfigError(f"{name} must be a whole number from {low} to {high}, got {text!r}")
         return int(text)
+
+    def floor(self, name: str, default: int) -> Threshold:
+        """So much must be free; after it was not, half as much again before it is well."""
+        least = self.integer(name, default, 1, 1 << 40)
+        return Threshold(least, least * 3 // 2 + 1)
+
+    def name(self, name: str, default: str) -> str:
+        text = self._environ.get(name, default)
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,63}", text):
+            raise ConfigError(f"{name} must be a short name of small letters, digits, _ and -, got {text!r}")
+        return text
 
     def one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:
         text = self._environ.get(name, default)

@@ -6,68 +6,106 @@ import fcntl
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from granian.constants import Interfaces
-from granian.server.embed import Server
-from starlette.applications import Starlette
-
+from contract.errors import WarrenError, WrongState
 from contract.ids import new_id
-from poold.api.app import make_app
+from contract.states import Event
+from poold import reconcile
+from poold.api.services import Facts, Services
+from poold.cgroups import Cgroups, open_cgroups
 from poold.config import Config
 from poold.engines import Engine
 from poold.engines.qemu import QemuEngine
 from poold.engines.qemu.accel import find_accel
 from poold.errors import ConfigError
 from poold.images import HostImages, Images
-from poold.ledger import Ledger
-from poold.lifetimes import finish
+from poold.ledger import Ledger, retention, sandboxes
+from poold.metrics import Metrics
 from poold.net import open_slots
-from poold.pool import Pool, Slots
-from poold.sandboxes import Sandboxes, Sources
-from poold.slots import PlainSlots
+from poold.pool import Places, Pool, Slots
+from poold.sandboxes import Defaults, Means, Sandboxes, Sources
+from poold.serving import serving
+from poold.slots import PlainSlots, Slot
+from poold.strain import Watch
 
 log = logging.getLogger("poold")
 
-# Granian counts open streams as requests under way, and lets the next request hang when there are too many.
-STREAMS_AT_ONCE = 10_000
-FINISH_S = 2.0  # for requests under way when the daemon is stopped
+UPKEEP_S = 3600.0
+BETWEEN_SWEEPS_S = 0.1  # others want to write, too
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ground:
-    """What machines stand on: their engine, their images and their slots."""
+    """What machines stand on. The engine is there before the slots: it knows which of them are in use."""
 
     engine: Engine
     images: Images
+    accel: str
+    base_uid: int
+    cgroups: Cgroups | None
     slots: Slots
+    slot_of: Callable[[int], Slot | None]
 
 
 async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    """Serve until `stop` is set. `ready` is called once requests are answered. After this nothing of ours runs."""
-    config.state_dir.mkdir(parents=True, exist_ok=True)
-    config.run_dir.mkdir(parents=True, exist_ok=True)
-    with _only_one(config.state_dir):
+    """Serve until `stop` is set. `ready` is called once requests are answered. Running sandboxes outlive this."""
+    metrics = Metrics()
+    async with _opened(config, metrics) as ledger, _ground(config, ledger, sources) as (ground, todo, recovery):
+        watch = Watch(config.state_dir, metrics, config.thresholds)
+        pool = Pool(
+            ground.engine,
+            ground.images,
+            _places(config, ground, sources),
+            sizes=config.pool,
+            gate=watch.gate,
+        )
+        means = Means(ledger, pool, ground.images, sources, metrics)
         async with (
-            Ledger.open(config.state_dir / "ledger.db") as ledger,
-            _ground(config) as ground,
-            _pool(config, ground, sources).running() as pool,
-            Sandboxes(
-                ledger,
-                pool,
-                ground.images,
-                sources,
-                default_image=config.default_image,
-                default_timeout_s=config.default_timeout_s,
-            ).running() as sandboxes,
-            _serving(make_app(sandboxes, pool, config.limits), config),
+            pool.running(),
+            watch.running(pool.keeper.strain),
+            Sandboxes(means, Defaults(config.default_image, config.rules)).running() as host,
+            _upkeep(ledger, config, sources),
         ):
-            log.info("serving", extra={"address": f"{config.host}:{config.port}", "engine": config.engine})
-            ready()
-            await stop.wait()
-            log.info("stopping")
+            await reconcile.take_over(todo, means, host, ground.slot_of, recovery)
+            facts = _facts(config, ground, sources)
+            found = Services(
+                host, pool, ledger, ground.images, metrics, ground.cgroups, watch, recovery, facts
+            )
+            async with serving(found, config):
+                log.info("serving", extra={"address": f"{config.host}:{config.port}", "engine": config.engine})
+                ready()
+                await stop.wait()
+                log.info("stopping")
+
+
+async def stop_all(config: Config, sources: Sources) -> None:
+    """End every machine that a former daemon left running. What is paused stays on disk."""
+    async with _opened(config, Metrics()) as ledger, _ground(config, ledger, sources, keep=False) as (ground, todo, _):
+        for action in todo.adopt:
+            log.info("stopping", extra={"sandbox": action.sandbox.id})
+            change = {"now_ms": sources.now_ms(), "reason": "all sandboxes of this host were stopped"}
+            with contextlib.suppress(WrongState):
+                await ledger.write(
+                    lambda db, sandbox_id=action.sandbox.id, change=change: sandboxes.move(
+                        db, sandbox_id, Event.STOP, **change
+                    )
+                )
+            await ground.engine.destroy(action.machine_id)
+
+
+@contextlib.asynccontextmanager
+async def _opened(config: Config, metrics: Metrics) -> AsyncIterator[Ledger]:
+    """The ledger, with this daemon as the only one on it."""
+    for folder in (config.state_dir, config.run_dir):
+        folder.mkdir(parents=True, exist_ok=True)
+    with _only_one(config.state_dir):
+        async with Ledger.open(config.ledger_path, observe=metrics.committed) as ledger:
+            yield ledger
 
 
 @contextlib.contextmanager
@@ -82,19 +120,37 @@ def _only_one(state_dir: Path) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _ground(config: Config) -> AsyncIterator[Ground]:
-    async with _local(config) if config.engine == "local" else _qemu(config) as ground:
-        try:
-            for machine_id in ground.engine.leftovers():
-                log.warning("removing a machine of a former daemon", extra={"machine": machine_id})
-                await ground.engine.destroy(machine_id)
-            yield ground
-        finally:
-            ground.engine.close()
+async def _ground(
+    config: Config, ledger: Ledger, sources: Sources, *, keep: bool = True
+) -> AsyncIterator[tuple[Ground, reconcile.Plan, reconcile.Recovery]]:
+    """What machines stand on, cleared of everything that should not be there. Slots of running machines are kept."""
+    ground = await (_local(config) if config.engine == "local" else _qemu(config))
+    try:
+        rows = await ledger.read(sandboxes.alive)
+        found = await asyncio.to_thread(ground.engine.found)
+        todo = reconcile.plan(rows, found, base_uid=ground.base_uid)
+        recovery = await reconcile.clear(todo, ground.engine, ledger, now_ms=sources.now_ms())
+        kept = {action.slot for action in todo.adopt} if keep else set()
+        async with _slots(config, ground, kept):
+            yield ground, todo, recovery
+    finally:
+        ground.engine.close()
+        if ground.cgroups is not None:
+            ground.cgroups.close()
 
 
 @contextlib.asynccontextmanager
-async def _qemu(config: Config) -> AsyncIterator[Ground]:
+async def _slots(config: Config, ground: Ground, keep: Collection[int]) -> AsyncIterator[None]:
+    if config.engine == "local":
+        yield
+        return
+    async with open_slots(config.run_dir, count=config.slots, base_uid=config.base_uid, keep=keep) as slots:
+        ground.slots = slots
+        ground.slot_of = slots.kept
+        yield
+
+
+async def _qemu(config: Config) -> Ground:
     images = Images(config.images_dir)
     names = images.names()
     for name in config.pool:
@@ -106,69 +162,68 @@ async def _qemu(config: Config) -> AsyncIterator[Ground]:
         raise ConfigError(f"POOLD_IMAGES={config.images_dir} has no image: run 'make images'")
     accel = await find_accel(images.find(names[0]))
     log.info("engine", extra={"accel": accel.name})
-    async with open_slots(config.run_dir, count=config.slots, base_uid=config.base_uid) as slots:
-        engine = QemuEngine(config.state_dir / "qemu", accel=accel, socket_in=slots.socket_in, open_tap=slots.open_tap)
-        yield Ground(engine, images, slots)
+    cgroups = open_cgroups(name=config.cgroup)
+    none = PlainSlots(0, uid=0)
+    engine = QemuEngine(
+        config.state_dir / "qemu",
+        accel=accel,
+        socket_in=lambda slot: ground.slots.socket_in(slot),
+        open_tap=lambda slot: ground.slots.open_tap(slot),
+        limit=cgroups,
+    )
+    ground = Ground(engine, images, accel.name, config.base_uid, cgroups, none, lambda _: None)
+    return ground
 
 
-@contextlib.asynccontextmanager
-async def _local(config: Config) -> AsyncIterator[Ground]:
+async def _local(config: Config) -> Ground:
     from poold.engines.local import LocalEngine
 
     engine = LocalEngine(config.state_dir / "local", python=sys.executable, guest_path=config.guest_path)
-    yield Ground(engine, HostImages(), PlainSlots(config.slots, uid=os.getuid()))
+    slots = PlainSlots(config.slots, uid=os.getuid())
+    return Ground(engine, HostImages(), "none", os.getuid(), None, slots, lambda _: slots.take_nowait())
 
 
-def _pool(config: Config, ground: Ground, sources: Sources) -> Pool:
-    return Pool(
-        ground.engine,
-        ground.images,
+def _places(config: Config, ground: Ground, sources: Sources) -> Places:
+    return Places(
         ground.slots,
-        sizes=config.pool,
         memory_budget_mb=config.memory_budget_mb,
         new_machine_id=lambda: new_id("vm", sources.entropy),
     )
 
 
-@contextlib.asynccontextmanager
-async def _serving(app: Starlette, config: Config) -> AsyncIterator[None]:
-    """Answer requests during the block. A server that ends by itself ends the daemon.
-
-    At the end of the block, requests under way have a moment to finish. Then the sandboxes are ended that streams tell
-    of, and they have a moment to say so.
-    """
-    server = Server(
-        app,
-        address=config.host,
-        port=config.port,
-        interface=Interfaces.ASGINL,
-        backpressure=STREAMS_AT_ONCE,
-        log_enabled=False,
-    )
-    serving = asyncio.create_task(server.serve())
+def _facts(config: Config, ground: Ground, sources: Sources) -> Facts:
     try:
-        await _listening(config, serving)
+        ours = version("warren")
+    except PackageNotFoundError:
+        ours = "0.1.0+source"
+    return Facts(
+        version=ours,
+        engine=config.engine,
+        accel=ground.accel,
+        started_ms=sources.now_ms(),
+        slots=config.slots,
+        limits=config.limits,
+        ledger_path=config.ledger_path,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _upkeep(ledger: Ledger, config: Config, sources: Sources) -> AsyncIterator[None]:
+    """Remove from the ledger what is too old, now and then."""
+
+    async def forever() -> None:
+        while True:
+            sweep = partial(retention.sweep, keep=config.keep, now_ms=sources.now_ms())
+            try:
+                while not (await ledger.write(sweep, durable=False)).done:
+                    await asyncio.sleep(BETWEEN_SWEEPS_S)
+            except WarrenError as error:
+                log.error("the ledger could not be swept", extra={"why": str(error)})
+            await asyncio.sleep(UPKEEP_S)
+
+    task = asyncio.create_task(forever())
+    try:
         yield
     finally:
-        server.stop()  # type: ignore[no-untyped-call]
-        await asyncio.wait([serving], timeout=FINISH_S)
-        await finish(app.state.sandboxes.stop())
-        await asyncio.wait([serving], timeout=FINISH_S)
-    if serving.done():
-        serving.result()
-    else:
-        log.warning("some clients did not read their replies to the end")
-
-
-async def _listening(config: Config, serving: "asyncio.Task[None]") -> None:
-    """Wait until the port answers, or raise what the server raised."""
-    while True:
-        if serving.done():
-            serving.result()
-        try:
-            _, writer = await asyncio.open_connection(config.host, config.port)
-        except OSError:
-            await asyncio.sleep(0.01)
-        else:
-            writer.close()
-            return
+        task.cancel()
+        await asyncio.wait([task])

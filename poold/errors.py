@@ -1,6 +1,6 @@
 """What can go wrong on a host, as branches of contract's tree. Foreign errors become these where we meet them."""
 
-from contract.errors import CapacityError, FaultError, WarrenError
+from contract.errors import CallerError, CapacityError, FaultError, WarrenError
 
 
 class ConfigError(Exception):
@@ -31,6 +31,26 @@ class LedgerError(HostFault):
 
 class NoFreeSlot(CapacityError):
     """Every slot of this host is in use."""
+
+
+class SandboxPaused(CallerError):
+    """The sandbox was paused while something was under way in it. What ran goes on when it is resumed."""
+
+    status = 409
+    code = "sandbox_paused"
+
+
+class SandboxStopped(CallerError):
+    """The sandbox was stopped while something was under way in it."""
+
+    status = 409
+    code = "sandbox_stopped"
+
+
+class Draining(CapacityError):
+    """The operator empties this host: it takes nothing new."""
+
+    code = "draining"
 
 
 class GuestError(FaultError):

@@ -1,6 +1,7 @@
-"""The images on this host, as the builder's manifests tell of them. Read-only: building is `python -m images build`."""
+"""The images on this host, as the builder's manifests tell of them. Building is `python -m images build`."""
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,15 @@ class Images:
         return read_image(self._folder / name)
 
 
+    def remove(self, name: str) -> None:
+        """Forget image `name` and its current build. Machines that run keep their files open. Blocks."""
+        self.find(name)
+        pointer = self._folder / name
+        build = Path(os.path.realpath(pointer))
+        pointer.unlink()
+        shutil.rmtree(build, ignore_errors=True)
+
+
 def read_image(pointer: Path) -> Image:
     """The image that `pointer` leads to. Later builds may move the pointer; the image stays what it was."""
     folder = Path(os.path.realpath(pointer))
@@ -66,6 +76,9 @@ class HostImages(Images):
 
     def names(self) -> list[str]:
         return ["host"]
+
+    def remove(self, name: str) -> None:
+        raise BadField("image", name, "cannot be removed: it is this computer")
 
     def find(self, name: str) -> Image:
         if name != "host":

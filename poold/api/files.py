@@ -5,12 +5,11 @@ from collections.abc import AsyncIterator
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from contract.errors import BadField
 from contract.models import file_path, user_name
-from poold.api.sandboxes import guest_of
-from poold.link import Answer
+from poold.api.audited import StreamedReply, Use, using
 
 PASSED_ON = ("content-length", "content-range", "accept-ranges")
 MAX_ENTRY_BYTES = 1 << 16
@@ -18,36 +17,48 @@ MAX_ENTRY_BYTES = 1 << 16
 
 async def download(request: Request) -> Response:
     """The file's bytes; `Range` asks for a part of them."""
-    target = f"/files/content?{_query(request)}"
-    guest = await guest_of(request)
+    query = _query(request)
     asked = {"Range": request.headers["range"]} if "range" in request.headers else {}
-    stack = contextlib.AsyncExitStack()
-    async with stack:
-        answer = await stack.enter_async_context(guest.exchange("GET", target, headers=asked))
-        rest = stack.pop_all()  # from here on the reply's body closes it
+    async with contextlib.AsyncExitStack() as stack:
+        use = await stack.enter_async_context(using(request, "file.read", path=query["path"]))
+        exchange = use.guest.exchange("GET", _target(query), headers=asked)
+        answer = await stack.enter_async_context(exchange)
+        rest = stack.pop_all()  # from here on the reply closes it
     headers = {name: answer.headers[name] for name in PASSED_ON if name in answer.headers}
-    return StreamingResponse(_body(answer, rest), answer.status, headers, media_type="application/octet-stream")
-
-
-async def _body(answer: Answer, rest: contextlib.AsyncExitStack) -> AsyncIterator[bytes]:
-    async with rest:
-        async for chunk in answer.chunks():
-            yield chunk
+    return StreamedReply(
+        _counted(answer.chunks(), use),
+        rest,
+        status_code=answer.status,
+        headers=headers,
+        media_type="application/octet-stream",
+    )
 
 
 async def upload(request: Request) -> Response:
     """The body becomes the file. `Content-Range` writes only a part of it."""
-    target = f"/files/content?{_query(request)}"
-    guest = await guest_of(request)
+    query = _query(request)
     headers = {
         name.title(): request.headers[name] for name in ("content-length", "content-range") if name in request.headers
     }
-    async with guest.exchange("PUT", target, headers=headers, body=request.stream()) as answer:
-        body = await answer.read(MAX_ENTRY_BYTES)
+    async with using(request, "file.write", path=query["path"]) as use:
+        sent = _counted(request.stream(), use)
+        async with use.guest.exchange("PUT", _target(query), headers=headers, body=sent) as answer:
+            body = await answer.read(MAX_ENTRY_BYTES)
     return Response(body, answer.status, media_type="application/json")
 
 
-def _query(request: Request) -> str:
+async def _counted(chunks: AsyncIterator[bytes], use: Use) -> AsyncIterator[bytes]:
+    use.bytes = 0
+    async for chunk in chunks:
+        use.bytes += len(chunk)
+        yield chunk
+
+
+def _target(query: dict[str, str]) -> str:
+    return f"/files/content?{urlencode(query)}"
+
+
+def _query(request: Request) -> dict[str, str]:
     """The checked query of a file request, for the guest."""
     asked = _asked(request)
     query = {"path": file_path(asked.get("path", ""))}
@@ -58,7 +69,7 @@ def _query(request: Request) -> str:
         if not mode.isdigit() or len(mode) > 4 or set(mode) - set("01234567"):
             raise BadField("mode", mode, "must be octal, like 0644")
         query["mode"] = mode
-    return urlencode(query)
+    return query
 
 
 def _asked(request: Request) -> dict[str, str]:

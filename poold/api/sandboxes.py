@@ -1,49 +1,35 @@
-"""Sandboxes as resources: create, list, get, destroy."""
+"""Sandboxes as resources: create, list, get, pause, resume, destroy."""
 
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from contract.errors import BadField
+from contract.fields import Fields
 from contract.ids import sandbox_id
-from contract.models import CreateSandbox
+from contract.models import MAX_TIMEOUT_S, CreateSandbox
 from contract.states import State
+from poold.api.audited import using
 from poold.api.replies import json_reply, read_body
-from poold.link import Guest
-from poold.sandboxes import Sandboxes
+from poold.api.services import asked_id, caller_of, services
 
 MAX_PAGE = 1000
 DEFAULT_PAGE = 100
-
-
-def host_of(request: HTTPConnection) -> Sandboxes:
-    host: Sandboxes = request.app.state.sandboxes
-    return host
-
-
-def asked_id(request: HTTPConnection) -> str:
-    return sandbox_id(request.path_params["sandbox_id"])
-
-
-async def guest_of(request: HTTPConnection) -> Guest:
-    """The guest of the sandbox in the path, or the error that says why there is none."""
-    return await host_of(request).guest(asked_id(request))
-
-
-async def healthz(request: Request) -> Response:
-    return json_reply({"ok": True, "pool": request.app.state.pool.shares()})
+DEFAULT_LINES = 200
+MAX_LOG_BYTES = 4 << 20
 
 
 async def create(request: Request) -> Response:
-    wanted = CreateSandbox.parse(await read_body(request), request.app.state.limits)
-    sandbox = await host_of(request).create(wanted)
+    found = services(request)
+    wanted = CreateSandbox.parse(await read_body(request), found.facts.limits)
+    sandbox = await found.sandboxes.create(wanted, caller_of(request))
     return json_reply(sandbox.view(), 201, {"Location": f"/v1/sandboxes/{sandbox.id}"})
 
 
 async def listed(request: Request) -> Response:
     """Newest first; `next` is the `after` of the next page, or null on the last."""
-    limit = _page_size(request.query_params.get("limit", str(DEFAULT_PAGE)))
+    limit = number(request, "limit", DEFAULT_PAGE, 1, MAX_PAGE)
     after = request.query_params.get("after")
-    found = await host_of(request).listed(
+    found = await services(request).sandboxes.listed(
         states=_states(request.query_params.get("state")),
         after=None if after is None else sandbox_id(after),
         limit=limit + 1,
@@ -54,21 +40,53 @@ async def listed(request: Request) -> Response:
 
 
 async def get(request: Request) -> Response:
-    return json_reply((await host_of(request).get(asked_id(request))).view())
+    return json_reply((await services(request).sandboxes.get(asked_id(request))).view())
 
 
 async def destroy(request: Request) -> Response:
-    return json_reply((await host_of(request).destroy(asked_id(request))).view())
+    return json_reply((await services(request).sandboxes.destroy(asked_id(request), caller_of(request))).view())
+
+
+async def pause(request: Request) -> Response:
+    await _no_fields(request)
+    return json_reply((await services(request).sandboxes.pause(asked_id(request), caller_of(request))).view())
+
+
+async def resume(request: Request) -> Response:
+    await _no_fields(request)
+    return json_reply((await services(request).sandboxes.resume(asked_id(request), caller_of(request))).view())
+
+
+async def timeout(request: Request) -> Response:
+    fields = Fields.parse(await read_body(request))
+    timeout_sec = fields.integer("timeout_sec", low=1, high=MAX_TIMEOUT_S)
+    fields.end()
+    moved = await services(request).sandboxes.set_timeout(asked_id(request), timeout_sec, caller_of(request))
+    return json_reply(moved.view())
 
 
 async def health(request: Request) -> Response:
-    """What the guest says of itself."""
-    return json_reply(await (await guest_of(request)).call("GET", "/health"))
+    """What the sandbox's own guest says of itself. Asking is no use of the sandbox: it may grow idle meanwhile."""
+    guest = await services(request).sandboxes.peek(asked_id(request))
+    return json_reply(await guest.call("GET", "/health"))
 
 
-def _page_size(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= MAX_PAGE:
-        raise BadField("limit", text, f"must be a whole number from 1 to {MAX_PAGE}")
+async def logs(request: Request) -> Response:
+    """The last lines of the guest's own log."""
+    lines = number(request, "lines", DEFAULT_LINES, 1, 1000)
+    async with using(request, "logs") as use, use.guest.exchange("GET", f"/logs?lines={lines}") as answer:
+        return Response(await answer.read(MAX_LOG_BYTES), media_type="text/plain; charset=utf-8")
+
+
+async def _no_fields(request: Request) -> None:
+    Fields.parse(await read_body(request)).end()
+
+
+def number(request: Request, name: str, default: int, low: int, high: int) -> int:
+    """A whole number of the query."""
+    text = request.query_params.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or len(text) > 18 or not low <= int(text) <= high:
+        raise BadField(name, text, f"must be a whole number from {low} to {high}")
     return int(text)
 
 

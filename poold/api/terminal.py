@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from contract.errors import BadField, CallerError, WarrenError
 from contract.fields import Fields
 from contract.models import user_name
-from poold.api.sandboxes import guest_of
+from poold.api.audited import Use, using
 from poold.commands import Ended, Output, Started, follow, start
 from poold.link import Answer, Guest
 
@@ -32,30 +32,32 @@ CLOSED_BROKEN = 4500
 async def attach(socket: WebSocket) -> None:
     await socket.accept()
     try:
-        guest = await guest_of(socket)
-        async with _stream(socket, guest) as answer:
-            await _serve(socket, guest, answer)
+        async with using(socket, "terminal") as use, _stream(socket, use.guest) as answer:
+            await _serve(socket, use, answer)
     except* WebSocketDisconnect:
         pass  # the client left; its shell goes on
     except* WarrenError as group:
         await _refuse(socket, _first(group))
 
 
-async def _serve(socket: WebSocket, guest: Guest, answer: Answer) -> None:
+async def _serve(socket: WebSocket, use: Use, answer: Answer) -> None:
     """Carry bytes both ways until the process ends or the client leaves."""
     said = follow(answer)
+    use.bytes = 0
     async with contextlib.aclosing(said):
         started = await anext(said)
         if not isinstance(started, Started):
             raise CallerError("the process has already ended")
         await _tell(socket, type="start", pid=started.pid)
         async with asyncio.TaskGroup() as tasks:
-            typing = tasks.create_task(_type(socket, guest, started.pid))
+            typing = tasks.create_task(_type(socket, use.guest, started.pid))
             async for event in said:
                 match event:
                     case Output(_, data):
+                        use.bytes += len(data)
                         await socket.send_bytes(data)
                     case Ended(exit_code, signal, duration_ms):
+                        use.exit_code = exit_code
                         await _tell(socket, type="exit", exit_code=exit_code, signal=signal, duration_ms=duration_ms)
             typing.cancel()
     await socket.close(CLOSED_OK)

@@ -5,7 +5,8 @@ end, and every wait has a limit. What a guest does wrong becomes `GuestError` he
 and what it refuses `GuestRefused`; nothing else leaves this room.
 """
 
+from poold.link.events import GuestEvent, read_events
 from poold.link.guest import Guest
 from poold.link.http import Answer, Body
 
-__all__ = ["Answer", "Body", "Guest"]
+__all__ = ["Answer", "Body", "Guest", "GuestEvent", "read_events"]

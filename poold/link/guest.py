@@ -33,6 +33,7 @@ class Guest:
         self._ended = ended
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
+        self._closed: WarrenError | None = None
         ended.add_done_callback(self._died)
 
     async def call(
@@ -74,11 +75,12 @@ class Guest:
         finally:
             self._put_back(connection)
 
-    def close(self) -> None:
-        """Hang up. Exchanges that are under way fail."""
+    def close(self, error: WarrenError | None = None) -> None:
+        """Hang up. Exchanges that are under way fail with `error`, and so do later ones."""
         self._ended.remove_done_callback(self._died)
+        self._closed = error or GuestError("the link was closed")
         for connection in list(self._open):
-            connection.fail(GuestError("the link was closed"))
+            connection.fail(self._closed)
         self._idle.clear()
         self._open.clear()
 
@@ -96,6 +98,8 @@ class Guest:
             if connection.is_reusable:
                 return connection
             self._open.discard(connection)
+        if self._closed is not None:
+            raise self._closed
         if self._ended.done():
             raise MachineDied(f"the machine ended: {self._ended.result()}")
         return await self._connect()
@@ -114,7 +118,9 @@ class Guest:
             sock.close()
             raise
         self._open.add(connection)
-        if self._ended.done():
+        if self._closed is not None:
+            connection.fail(self._closed)
+        elif self._ended.done():
             self._died(self._ended)
         return connection
 

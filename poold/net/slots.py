@@ -39,6 +39,10 @@ class Slots:
         """The slots in use, among them those that were kept from a former run."""
         return frozenset(self._taken.values())
 
+    def kept(self, number: int) -> Slot | None:
+        """The slot with this number, if it is in use."""
+        return self._taken.get(number)
+
     def take_nowait(self) -> Slot:
         """Return a slot that no machine has used before, or raise `NoFreeSlot`."""
         if not self._free:
@@ -118,10 +122,11 @@ def _open_tap(slot: Slot) -> int:
 
 @asynccontextmanager
 async def open_slots(run_dir: Path, *, count: int, base_uid: int, keep: Collection[int] = ()) -> AsyncIterator[Slots]:
-    """Have `count` slots during the block, numbered from 0, pinned in `run_dir/netns`. After the block no slot is left.
+    """Have `count` slots during the block, numbered from 0, pinned in `run_dir/netns`. After it only taken ones are left.
 
-    A daemon that is killed leaves its slots. The next one removes them, but for those in `keep`: they are `taken` from
-    the start, if they are still there. If opening fails or is cancelled, they are left as they were.
+    A daemon leaves the slots of machines that run on, and one that is killed leaves all. The next one removes them, but
+    for those in `keep`: they are `taken` from the start, if they are still there. If opening fails or is cancelled,
+    they are left as they were.
     """
     pins = run_dir / "netns"
     async with open_worker() as worker:
@@ -132,7 +137,7 @@ async def open_slots(run_dir: Path, *, count: int, base_uid: int, keep: Collecti
             try:
                 spared = await slots.adopt(keep)
                 await slots.fill()
-                spared = ()
                 yield slots
+                spared = [slot.number for slot in slots.taken]
             finally:
                 await finish(slots.close(spared))

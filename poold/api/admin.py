@@ -1,0 +1,219 @@
+"""What only the operator may ask, over the unix socket: the whole host, its pool, its ledger, its owners."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from contract.errors import BadField, CallerError
+from contract.fields import Fields
+from contract.models import RulesAsked, owner_name
+from poold.api.replies import json_reply, read_body
+from poold.api.sandboxes import number
+from poold.api.services import caller_of, services
+from poold.api.streams import event_stream, sse
+from poold.config import PoolSize
+from poold.ledger import audit, care, sandboxes
+from poold.lifetimes import finish
+
+MAX_PAGE = 1000
+MAX_WARM = 4096
+
+
+async def status(request: Request) -> Response:
+    found = services(request)
+    facts, places, pressure = found.facts, found.pool.places, found.pressure.pressure
+    counted = await found.ledger.read(sandboxes.count_by_state)
+    return json_reply(
+        {
+            "version": facts.version,
+            "engine": facts.engine,
+            "accel": facts.accel,
+            "serving": True,
+            "draining": found.sandboxes.is_draining,
+            "started_ms": facts.started_ms,
+            "slots": {"all": facts.slots, "free": places.free},
+            "memory": {"budget_mb": places.memory_budget_mb, "left_mb": places.memory_left_mb},
+            "sandboxes": counted,
+            "pool": found.pool.keeper.shares(),
+            "pressure": None if pressure is None else {"what": pressure.what, "message": pressure.message},
+            "ledger": _ledger(facts.ledger_path),
+            "recovery": found.recovery.view(),
+        }
+    )
+
+
+def _ledger(path: Path) -> dict[str, Any]:
+    wal = path.with_name(path.name + "-wal")
+    return {
+        "path": str(path),
+        "bytes": path.stat().st_size,
+        "wal_bytes": wal.stat().st_size if wal.exists() else 0,
+    }
+
+
+async def top(request: Request) -> Response:
+    found = services(request)
+    machines = []
+    for live in found.sandboxes.machines():
+        usage = None if found.cgroups is None else found.cgroups.usage(live.place.machine_id)
+        shown = (await found.sandboxes.get(live.sandbox.id)).view()
+        machines.append(
+            {
+                **{name: shown[name] for name in ("owner", "image", "vcpus", "memory_mb", "started_ms", "next")},
+                "sandbox": live.sandbox.id,
+                "machine": live.place.machine_id,
+                "cpu_s": None if usage is None else usage.cpu_s,
+                "memory_used_mb": None if usage is None else usage.memory_bytes >> 20,
+                "pids": None if usage is None else usage.pids,
+            }
+        )
+    return json_reply({"at_ms": found.sandboxes.now_ms(), "machines": machines})
+
+
+async def set_pool(request: Request) -> Response:
+    found = services(request)
+    fields = Fields.parse(await read_body(request))
+    shape = found.images.find(fields.text("image", max_chars=64)).defaults
+    floor = fields.integer("floor", low=0, high=MAX_WARM)
+    ceiling = fields.integer("ceiling", low=floor, high=MAX_WARM)
+    fields.end()
+    found.pool.keeper.resize(shape, PoolSize(floor, ceiling))
+    await _audit(request, "pool.set", image=shape.image, floor=floor, ceiling=ceiling)
+    return json_reply({"pool": found.pool.keeper.shares()})
+
+
+async def refill(request: Request) -> Response:
+    found = services(request)
+    fields = Fields.parse(await read_body(request))
+    image = fields.text("image", max_chars=64, default=None)
+    fields.end()
+    if image is not None:
+        found.images.find(image)
+    await _audit(request, "pool.refill", image=image)
+    await found.pool.keeper.refill(image)
+    return json_reply({"pool": found.pool.keeper.shares()})
+
+
+async def images(request: Request) -> Response:
+    found = services(request)
+    used = await _used_images(request)
+    names = found.images.names()
+    listed = [{"name": name, "key": found.images.find(name).key, "in_use": name in used} for name in names]
+    return json_reply({"images": listed})
+
+
+async def remove_image(request: Request) -> Response:
+    found = services(request)
+    name = request.path_params["name"]
+    key = found.images.find(name).key
+    used = await _used_images(request)
+    if name in used:
+        raise InUse(f"image {name} is in use by {used[name]}", image=name)
+    await _audit(request, "image.remove", image=name, key=key)
+    await asyncio.to_thread(found.images.remove, name)
+    return json_reply({"name": name, "key": key})
+
+
+async def _used_images(request: Request) -> dict[str, str]:
+    """The images in use, and by what."""
+    found = services(request)
+    used = {share["image"]: "the pool" for share in found.pool.keeper.shares() if share["ceiling"]}
+    alive = await found.ledger.read(sandboxes.alive)
+    return used | {sandbox.shape.image: f"sandbox {sandbox.id}" for sandbox in alive}
+
+
+async def audit_rows(request: Request) -> Response:
+    query = request.query_params
+    limit = number(request, "limit", 100, 1, MAX_PAGE)
+    after = number(request, "after", 0, 0, 1 << 53)
+    filters = {name: query[name] for name in ("sandbox", "owner", "action") if name in query}
+    rows = await services(request).ledger.read(lambda db: audit.listed(db, after=after, limit=limit + 1, **filters))
+    page = rows[:limit]
+    return json_reply(
+        {"rows": [row.view() for row in page], "next": page[-1].seq if len(rows) > limit else None}
+    )
+
+
+async def audit_verify(request: Request) -> Response:
+    verdict = await services(request).ledger.read(audit.verify)
+    return json_reply(verdict.view())
+
+
+async def backup(request: Request) -> Response:
+    """A copy of the ledger as it is now, in a file of the host."""
+    found = services(request)
+    fields = Fields.parse(await read_body(request))
+    path = Path(fields.text("path", max_chars=4096))
+    fields.end()
+    if not path.is_absolute():
+        raise BadField("path", str(path), "must be absolute")
+    await _audit(request, "ledger.backup", path=str(path))
+    size = await finish(asyncio.to_thread(care.backup, found.facts.ledger_path, path))
+    return json_reply({"path": str(path), "bytes": size})
+
+
+async def check(request: Request) -> Response:
+    found = services(request)
+    return json_reply(await found.ledger.read(care.check))
+
+
+async def drain(request: Request) -> Response:
+    fields = Fields.parse(await read_body(request))
+    mode = fields.text("mode", max_chars=16, default="pause")
+    fields.end()
+    if mode not in ("pause", "destroy"):
+        raise BadField("mode", mode, "must be pause or destroy")
+    await _audit(request, "host.drain", mode=mode)
+    return event_stream(_draining(request, mode))
+
+
+async def _draining(request: Request, mode: str) -> AsyncIterator[bytes]:
+    host = services(request).sandboxes
+    done, failed = [], {}
+    async for sandbox_id, error in host.drain(mode, caller_of(request)):
+        if error is None:
+            done.append(sandbox_id)
+        else:
+            failed[sandbox_id] = error.message
+        left = len(host.machines())
+        yield sse("progress", {"sandbox": sandbox_id, "done": len(done), "left": left, "failed": len(failed)})
+    ended = {"paused": [], "destroyed": [], "failed": failed, ("paused" if mode == "pause" else "destroyed"): done}
+    yield sse("drained", ended)
+
+
+async def undrain(request: Request) -> Response:
+    await _audit(request, "host.undrain")
+    services(request).sandboxes.is_draining = False
+    return json_reply({"draining": False})
+
+
+async def rules(request: Request) -> Response:
+    owner = owner_name(request.path_params["owner"])
+    return json_reply({"owner": owner, **vars(await services(request).sandboxes.rules(owner))})
+
+
+async def set_rules(request: Request) -> Response:
+    owner = owner_name(request.path_params["owner"])
+    fields = Fields.parse(await read_body(request))
+    asked = RulesAsked.read(fields)
+    fields.end()
+    await services(request).sandboxes.set_rules(owner, asked, caller_of(request))
+    return json_reply({"owner": owner, **vars(asked)})
+
+
+async def _audit(request: Request, action: str, **detail: Any) -> None:
+    """The operator's doings are written down before they are done."""
+    found, caller = services(request), caller_of(request)
+    entry = audit.Entry(
+        found.sandboxes.now_ms(), action, owner="operator", request=caller.request, detail=detail
+    )
+    await found.ledger.write(lambda db: audit.add(db, entry))
+
+
+class InUse(CallerError):
+    status = 409
+    code = "in_use"

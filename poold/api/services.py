@@ -1,0 +1,59 @@
+"""What requests are answered with, and who asks."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import HTTPConnection
+
+from contract.ids import sandbox_id
+from contract.models import Caller, ShapeLimits, owner_name
+from poold.cgroups import Cgroups
+from poold.images import Images
+from poold.ledger import Ledger
+from poold.metrics import Metrics
+from poold.pool import Pool
+from poold.reconcile import Recovery
+from poold.sandboxes import Sandboxes
+from poold.strain import Watch
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What does not change while the daemon runs."""
+
+    version: str
+    engine: str
+    accel: str
+    started_ms: int
+    slots: int
+    limits: ShapeLimits
+    ledger_path: Path
+
+
+@dataclass(frozen=True)
+class Services:
+    sandboxes: Sandboxes
+    pool: Pool
+    ledger: Ledger
+    images: Images
+    metrics: Metrics
+    cgroups: Cgroups | None
+    pressure: Watch
+    recovery: Recovery
+    facts: Facts
+
+
+def services(connection: HTTPConnection) -> Services:
+    found: Services = connection.app.state.services
+    return found
+
+
+def caller_of(connection: HTTPConnection) -> Caller:
+    """Who asks. Until requests are signed, poold listens on loopback only and believes what it is told."""
+    state: dict[str, Any] = connection.scope.get("state", {})
+    return Caller(owner_name(connection.headers.get("warren-owner")), state.get("request"))
+
+
+def asked_id(connection: HTTPConnection) -> str:
+    return sandbox_id(connection.path_params["sandbox_id"])

@@ -1,0 +1,103 @@
+"""Server-sent events: the format, and the ledger's event streams told as they grow."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from contract.errors import BadField
+from contract.states import State
+from poold.api.audited import StreamedReply
+from poold.api.replies import json_reply
+from poold.api.sandboxes import number
+from poold.api.services import asked_id, services
+from poold.ledger import events
+
+T = TypeVar("T")
+EVENT_STREAM = "text/event-stream"
+KEEPALIVE_S = 15.0
+MAX_PAGE = 1000
+LAST = {State.STOPPED.value, State.ERROR.value}  # kinds after which a sandbox's timeline has nothing more to tell
+
+
+def sse(kind: str, data: Any, number: int | None = None) -> bytes:
+    head = b"" if number is None else b"id: %d\n" % number
+    return head + b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(data))
+
+
+def event_stream(body: AsyncIterator[bytes], rest: contextlib.AsyncExitStack | None = None) -> Response:
+    headers = {"Cache-Control": "no-store"}
+    return StreamedReply(body, rest or contextlib.AsyncExitStack(), media_type=EVENT_STREAM, headers=headers)
+
+
+def wants_stream(request: Request) -> bool:
+    return EVENT_STREAM in request.headers.get("accept", "")
+
+
+async def of_sandbox(request: Request) -> Response:
+    """The timeline of one sandbox: a page, or a stream that goes on until the sandbox has ended."""
+    found, sandbox_id = services(request), asked_id(request)
+    sandbox = await found.sandboxes.get(sandbox_id)
+    after = _after(request, 0)
+    if wants_stream(request):
+        is_over = sandbox.state.value in LAST
+        return event_stream(_timeline(found.ledger.follow(sandbox_id, after), is_over=is_over))
+    limit = number(request, "limit", 100, 1, MAX_PAGE)
+    page = await found.ledger.read(lambda db: events.after(db, sandbox_id, after, limit))
+    return json_reply({"events": [event.view() for event in page]})
+
+
+async def of_host(request: Request) -> Response:
+    """The events of all sandboxes, in the order in which they were written down."""
+    ledger = services(request).ledger
+    if wants_stream(request):
+        after = _after(request, await ledger.read(events.newest_id))
+        return event_stream(_everything(ledger.follow(None, after)))
+    after, limit = _after(request, 0), number(request, "limit", 100, 1, MAX_PAGE)
+    page = await ledger.read(lambda db: events.everything_after(db, after, limit))
+    return json_reply({"events": [event.view() for event in page]})
+
+
+def _after(request: Request, default: int) -> int:
+    text = request.headers.get("last-event-id") or request.query_params.get("after") or str(default)
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise BadField("after", text, "must be the number of an event")
+    return int(text)
+
+
+async def _timeline(batches: AsyncIterator[list[events.Event]], *, is_over: bool) -> AsyncIterator[bytes]:
+    """Ends after the last event. Of a sandbox that is over, what is there is all."""
+    async for batch in _alive(batches):
+        if not batch and is_over:
+            return
+        yield b"".join(sse(event.kind, event.view(), event.seq) for event in batch) or b": still here\n\n"
+        if any(event.kind in LAST for event in batch):
+            return
+
+
+async def _everything(batches: AsyncIterator[list[events.Event]]) -> AsyncIterator[bytes]:
+    async for batch in _alive(batches):
+        yield b"".join(sse(event.kind, event.view(), event.id) for event in batch) or b": still here\n\n"
+
+
+async def _alive(batches: AsyncIterator[list[T]]) -> AsyncIterator[list[T]]:
+    """`batches`, and an empty one whenever nothing has come for a while, and at the beginning."""
+    yield []
+    waiting = asyncio.ensure_future(anext(batches))  # type: ignore[arg-type]
+    try:
+        while True:
+            done, _ = await asyncio.wait([waiting], timeout=KEEPALIVE_S)
+            if not done:
+                yield []
+                continue
+            yield waiting.result()
+            waiting = asyncio.ensure_future(anext(batches))  # type: ignore[arg-type]
+    except StopAsyncIteration:
+        return
+    finally:
+        waiting.cancel()
+        await asyncio.wait([waiting])

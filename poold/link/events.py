@@ -1,0 +1,70 @@
+"""A guest's event stream, as server-sent events. A guest is hostile: what it says is bounded and checked."""
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from poold.errors import GuestError
+
+MAX_EVENT_BYTES = 256 << 10  # a command line may have 128 KiB
+MAX_NUMBER = 1 << 53
+KIND = re.compile(r"[a-z_]{1,32}")
+
+
+@dataclass(frozen=True)
+class GuestEvent:
+    """One event. A `gap` has no number: it says that some before it are lost."""
+
+    number: int | None
+    kind: str
+    data: dict[str, Any]
+
+
+async def read_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[list[GuestEvent], None]:
+    """The events of a stream in batches, as they arrive. Raises `GuestError` for what is none."""
+    waiting = b""
+    async for chunk in chunks:
+        *blocks, waiting = (waiting + chunk).split(b"\n\n")
+        if len(waiting) > MAX_EVENT_BYTES:
+            raise GuestError(f"an event of the guest is longer than {MAX_EVENT_BYTES} bytes")
+        if found := [event for event in map(_event, blocks) if event is not None]:
+            yield found
+
+
+def _event(block: bytes) -> GuestEvent | None:
+    """None for a comment."""
+    fields: dict[str, str] = {}
+    for line in block.decode("utf-8", "replace").split("\n"):
+        name, _, value = line.partition(": ")
+        if name and not line.startswith(":"):
+            fields[name] = value
+    if not fields:
+        return None
+    return GuestEvent(_number(fields.get("id")), _kind(fields.get("event", "")), _data(fields.get("data", "{}")))
+
+
+def _number(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 16 or not 0 < int(text) <= MAX_NUMBER:
+        raise GuestError("an event of the guest has an id that is no number")
+    return int(text)
+
+
+def _kind(text: str) -> str:
+    if not KIND.fullmatch(text):
+        raise GuestError("an event of the guest has no kind")
+    return text
+
+
+def _data(text: str) -> dict[str, Any]:
+    try:
+        data = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise GuestError(f"an event of the guest is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise GuestError("an event of the guest is not a JSON object")
+    return data

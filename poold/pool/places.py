@@ -1,0 +1,76 @@
+"""Places: room on this host for one machine each, and what is left of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from contract.errors import CapacityError, WarrenError
+from contract.models import Shape
+from poold.engines import Machine
+from poold.link import Guest
+from poold.slots import Slot
+
+OVERHEAD_MB = 160  # of a machine besides its RAM: the emulator and the code that it translates
+
+
+class Slots(Protocol):
+    """Slots for machines on this host."""
+
+    @property
+    def free(self) -> int: ...
+
+    def take_nowait(self) -> Slot:
+        """A slot that nobody else has, or `NoFreeSlot`."""
+        ...
+
+    async def give_back(self, slot: Slot) -> None:
+        """The slot may be taken again, with nothing left of its last machine."""
+        ...
+
+
+@dataclass(eq=False)
+class Place:
+    """Room for one machine on this host, and the machine once there is one."""
+
+    shape: Shape
+    slot: Slot
+    machine_id: str
+    machine: Machine | None = None
+    guest: Guest | None = None
+
+    def hang_up(self, error: WarrenError | None = None) -> None:
+        """Forget the machine. Whoever waits for its guest gets `error`."""
+        if self.guest is not None:
+            self.guest.close(error)
+        self.guest = self.machine = None
+
+
+class Places:
+    """All places of this host: a slot and a share of the memory make one."""
+
+    def __init__(self, slots: Slots, *, memory_budget_mb: int, new_machine_id: Callable[[], str]) -> None:
+        self._slots = slots
+        self._new_machine_id = new_machine_id
+        self.memory_budget_mb = memory_budget_mb
+        self.memory_left_mb = memory_budget_mb
+
+    @property
+    def free(self) -> int:
+        return self._slots.free
+
+    def take(self, shape: Shape, machine_id: str | None = None) -> Place:
+        """A place for a machine of `shape`, or `CapacityError`."""
+        need_mb = shape.memory_mb + OVERHEAD_MB
+        if need_mb > self.memory_left_mb:
+            raise CapacityError(f"no room for {need_mb} MB on this host, {self.memory_left_mb} MB are left")
+        return self.hold(shape, self._slots.take_nowait(), machine_id or self._new_machine_id())
+
+    def hold(self, shape: Shape, slot: Slot, machine_id: str) -> Place:
+        """The place of a machine that is there already, even if there are more of them than fit."""
+        self.memory_left_mb -= shape.memory_mb + OVERHEAD_MB
+        return Place(shape, slot, machine_id)
+
+    async def give_back(self, place: Place) -> None:
+        """The place may be taken again. Its machine is gone."""
+        await self._slots.give_back(place.slot)
+        self.memory_left_mb += place.shape.memory_mb + OVERHEAD_MB

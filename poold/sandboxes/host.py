@@ -1,0 +1,404 @@
+"""All sandboxes of this host. One operation at a time on each; what happens by itself is a timer for each."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
+from typing import Any
+
+from contract.errors import BadField, CapacityError, WarrenError, WrongState
+from contract.ids import new_id
+from contract.models import Caller, CreateSandbox, Next, Rules, RulesAsked, Sandbox, Shape
+from contract.states import Event, State
+from poold.errors import Draining, MachineDied, SandboxStopped
+from poold.ledger import rules, sandboxes
+from poold.lifetimes import finish
+from poold.link import Guest
+from poold.sandboxes import operations, timeline
+from poold.sandboxes.lifecycle import following
+from poold.sandboxes.means import Defaults, Live, Means, Turns
+
+log = logging.getLogger("poold.sandboxes")
+
+STOPPING = "this host is being stopped"
+DRAINING = "this host is being emptied by its operator"
+BY_ITSELF = Caller()
+MAX_TIMER_S = 24 * 3600.0  # a loop's timer for longer would be no more exact, and clocks are set
+RETRY_S = 5.0  # after a step that should have come by itself and failed
+
+
+class Sandboxes:
+    """Open as a block: after it nothing is under way any more, and running sandboxes go on without us."""
+
+    def __init__(self, means: Means, defaults: Defaults) -> None:
+        self._means = means
+        self.now_ms = means.sources.now_ms
+        self._defaults = defaults
+        self._live: dict[str, Live] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._of_owners: dict[str, RulesAsked] = {}
+        self._turns = Turns()
+        self._creating: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+        self.is_draining = False
+        self._tasks = asyncio.TaskGroup()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["Sandboxes"]:
+        async with self._tasks:
+            try:
+                yield self
+            finally:
+                await finish(self.stop())
+
+    async def stop(self) -> None:
+        """Begin nothing any more, let what is under way come to its end, and let go of every machine."""
+        self._stopping = True
+        for task in self._creating:
+            task.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
+        await self._turns.all_over()
+        for sandbox_id in list(self._live):
+            live = self._forget(sandbox_id)
+            if live is not None:  # its machine runs on, and the next daemon finds it
+                live.place.hang_up(CapacityError(STOPPING))
+
+    # What callers ask for.
+
+    async def create(self, request: CreateSandbox, caller: Caller = BY_ITSELF) -> Sandbox:
+        """A running sandbox whose guest has answered. If this raises or is cancelled, nothing runs for it."""
+        self._may_begin()
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 — a coroutine runs in a task
+        self._creating.add(task)
+        began = time.monotonic()
+        try:
+            sandbox = await self._create(request, caller)
+        except asyncio.CancelledError:
+            if self._stopping and not task.uncancel():  # by `stop` and by nobody else
+                raise CapacityError(STOPPING) from None
+            raise
+        except CapacityError:
+            self._means.metrics.claims_total.add(outcome="refused")
+            raise
+        except WarrenError:
+            self._means.metrics.claims_total.add(outcome="failed")
+            raise
+        finally:
+            self._creating.discard(task)
+        self._means.metrics.claim_seconds.observe(time.monotonic() - began)
+        return sandbox
+
+    async def _create(self, request: CreateSandbox, caller: Caller) -> Sandbox:
+        shape = self._shape(request)
+        sandbox = self._new(request, shape, caller, await self._rules(request, caller))
+        async with self._turns.of(sandbox.id):
+            live = await operations.create(self._means, sandbox, request, caller)
+            self._watch(live)
+        return self._with_next(live.sandbox)
+
+    async def get(self, sandbox_id: str) -> Sandbox:
+        return self._with_next(await self._means.ledger.read(lambda db: sandboxes.get(db, sandbox_id)))
+
+    async def listed(self, *, states: Iterable[State], after: str | None, limit: int) -> list[Sandbox]:
+        ask = lambda db: sandboxes.listed(db, states=states, after=after, limit=limit)  # noqa: E731
+        return [self._with_next(sandbox) for sandbox in await self._means.ledger.read(ask)]
+
+    async def peek(self, sandbox_id: str) -> Guest:
+        """The guest of a running sandbox, for a question that is no use of it. Or an error that says why not."""
+        live = self._live.get(sandbox_id)
+        if live is None:
+            raise self._not_running(await self.get(sandbox_id))
+        return live.guest
+
+    @contextlib.asynccontextmanager
+    async def use(self, sandbox_id: str, caller: Caller = BY_ITSELF) -> AsyncIterator[Guest]:
+        """The guest of a running sandbox during the block, in which it is not idle. Or an error that says why not."""
+        live = await self._awake(sandbox_id, caller)
+        live.users += 1
+        try:
+            yield live.guest
+        finally:
+            live.users -= 1
+            live.active_ms = self.now_ms()
+            if self._live.get(sandbox_id) is live:
+                self._arm(live.sandbox)
+
+    async def pause(self, sandbox_id: str, caller: Caller = BY_ITSELF, why: str = "by request") -> Sandbox:
+        """Save the sandbox to disk and free its memory. Pausing a paused one changes nothing."""
+        async with self._turns.of(sandbox_id):
+            live = self._live.get(sandbox_id)
+            if live is None:
+                sandbox = await self.get(sandbox_id)
+                if sandbox.state is State.PAUSED:
+                    return sandbox
+                raise self._not_running(sandbox)
+            return await finish(self._pause(live, caller, why))
+
+    async def resume(self, sandbox_id: str, caller: Caller = BY_ITSELF) -> Sandbox:
+        """Bring the sandbox back. Resuming a running one changes nothing."""
+        self._may_begin()
+        async with self._turns.of(sandbox_id):
+            sandbox = await self.get(sandbox_id)
+            if sandbox_id in self._live:
+                return sandbox
+            if sandbox.state is not State.PAUSED:
+                raise WrongState(f"cannot resume a sandbox that is {sandbox.state}", state=sandbox.state)
+            return await finish(self._resume(sandbox, caller))
+
+    async def destroy(
+        self, sandbox_id: str, caller: Caller = BY_ITSELF, reason: str = "destroyed by request"
+    ) -> Sandbox:
+        """Stop the sandbox and give back all that it used. Destroying a stopped one changes nothing."""
+        async with self._turns.of(sandbox_id):
+            try:
+                sandbox = await self._means.move(sandbox_id, Event.STOP, caller, reason=reason)
+            except WrongState:
+                sandbox = await self.get(sandbox_id)
+                if sandbox.state is not State.STOPPED:
+                    raise
+            error = SandboxStopped(f"sandbox {sandbox_id} was stopped: {reason}")
+            await finish(self._free(sandbox, error))
+        return sandbox
+
+    async def set_timeout(self, sandbox_id: str, timeout_sec: int, caller: Caller = BY_ITSELF) -> Sandbox:
+        """Move the sandbox's deadline to `timeout_sec` from now."""
+        async with self._turns.of(sandbox_id):
+            now_ms = self.now_ms()
+            change = lambda db: sandboxes.set_expiry(  # noqa: E731
+                db, sandbox_id, now_ms + 1000 * timeout_sec, timeout_sec, now_ms=now_ms, request=caller.request
+            )
+            sandbox = await self._means.ledger.write(change)
+            if (live := self._live.get(sandbox_id)) is not None:
+                live.sandbox = sandbox
+            self._arm(sandbox)
+        return self._with_next(sandbox)
+
+    async def rules(self, owner: str) -> RulesAsked:
+        """What `owner`'s sandboxes do by themselves unless their request says otherwise."""
+        return await self._means.ledger.read(lambda db: rules.get(db, owner))
+
+    async def set_rules(self, owner: str, asked: RulesAsked, caller: Caller) -> None:
+        now_ms = self.now_ms()
+        await self._means.ledger.write(lambda db: rules.put(db, owner, asked, now_ms=now_ms, request=caller.request))
+        self._of_owners[owner] = asked
+
+    # What recovery and the operator ask for.
+
+    def adopt(self, live: Live) -> None:
+        """A machine that a former daemon left is ours from now on."""
+        self._watch(live)
+
+    def wait_for(self, sandbox: Sandbox) -> None:
+        """A paused sandbox's next step comes in its time."""
+        self._arm(sandbox)
+
+    def machines(self) -> list[Live]:
+        """Every sandbox that has a machine now."""
+        return list(self._live.values())
+
+    async def drain(self, mode: str, caller: Caller) -> AsyncIterator[tuple[str, WarrenError | None]]:
+        """Take nothing new, and `pause` or `destroy` what runs: each id when it is done, with what went wrong."""
+        self.is_draining = True
+        for sandbox_id in list(self._live):
+            try:
+                if mode == "pause":
+                    await self.pause(sandbox_id, caller, "the host was drained")
+                else:
+                    await self.destroy(sandbox_id, caller, "the host was drained")
+            except WarrenError as error:
+                yield sandbox_id, error
+            else:
+                yield sandbox_id, None
+
+    # How it is done.
+
+    def _may_begin(self) -> None:
+        if self._stopping:
+            raise CapacityError(STOPPING)
+        if self.is_draining:
+            raise Draining(DRAINING, retry_after_s=60)
+
+    def _shape(self, request: CreateSandbox) -> Shape:
+        image = self._defaults.image if request.image is None else request.image
+        defaults = self._means.images.find(image).defaults
+        return Shape(
+            image=image,
+            vcpus=request.vcpus or defaults.vcpus,
+            memory_mb=request.memory_mb or defaults.memory_mb,
+            disk_mb=request.disk_mb or defaults.disk_mb,
+        )
+
+    async def _rules(self, request: CreateSandbox, caller: Caller) -> Rules:
+        """What the request says, over what its owner's rules say, over what the host says."""
+        of_owner = self._of_owners.get(caller.owner)
+        if of_owner is None:  # a claim waits for no file the second time
+            of_owner = self._of_owners[caller.owner] = await self.rules(caller.owner)
+        wanted = request.rules.over(of_owner.over(self._defaults.rules))
+        if not self._means.pool.engine.can_save and (wanted.on_timeout == "pause" or wanted.idle_sec is not None):
+            field = "idle_sec" if wanted.on_timeout != "pause" else "on_timeout"
+            value = getattr(wanted, field)
+            raise BadField(field, value, f"the {self._means.pool.engine.name} engine of this host cannot pause")
+        return wanted
+
+    def _new(self, request: CreateSandbox, shape: Shape, caller: Caller, applied: Rules) -> Sandbox:
+        now_ms = self.now_ms()
+        return Sandbox(
+            id=new_id("sb", self._means.sources.entropy),
+            state=State.PENDING,
+            shape=shape,
+            metadata=request.metadata,
+            created_ms=now_ms,
+            expires_ms=now_ms + 1000 * applied.timeout_sec,
+            rules=applied,
+            owner=caller.owner,
+        )
+
+    async def _awake(self, sandbox_id: str, caller: Caller) -> Live:
+        """The running sandbox; one that is paused is resumed if that is its rule."""
+        while (live := self._live.get(sandbox_id)) is None:
+            async with self._turns.of(sandbox_id):  # it may just be being started, or paused
+                sandbox = await self.get(sandbox_id)
+            if sandbox.state is State.PAUSED and sandbox.rules.auto_resume:
+                await self.resume(sandbox_id, caller)
+            elif sandbox_id not in self._live:
+                raise self._not_running(sandbox)
+        return live
+
+    def _not_running(self, sandbox: Sandbox) -> WarrenError:
+        if sandbox.state is State.ERROR:
+            return MachineDied(f"sandbox {sandbox.id} failed: {sandbox.reason}", state=sandbox.state)
+        return WrongState(f"sandbox {sandbox.id} is {sandbox.state}, not running", state=sandbox.state)
+
+    async def _pause(self, live: Live, caller: Caller, why: str) -> Sandbox:
+        began = time.monotonic()
+        sandbox_id = live.sandbox.id
+        # From here on an end of its machine is ours to tell of. `operations.pause` fails if it comes too early.
+        del self._live[sandbox_id]
+        self._stop_listening(live)
+        try:
+            sandbox = await operations.pause(self._means, live, caller, why)
+        except BaseException:
+            self._watch(live)
+            raise
+        self._means.metrics.pause_seconds.observe(time.monotonic() - began)
+        self._arm(sandbox)
+        return self._with_next(sandbox)
+
+    async def _resume(self, sandbox: Sandbox, caller: Caller) -> Sandbox:
+        began = time.monotonic()
+        live = await operations.resume(self._means, sandbox, caller)
+        self._watch(live)
+        self._means.metrics.resume_seconds.observe(time.monotonic() - began)
+        return self._with_next(live.sandbox)
+
+    def _watch(self, live: Live) -> None:
+        """From now on the sandbox ends with its machine, and what its rules say happens in its time."""
+        sandbox_id = live.sandbox.id
+        self._live[sandbox_id] = live
+        listening = timeline.listen(live.guest, self._means.ledger, sandbox_id, self._means.sources.now_ms)
+        live.listening = self._tasks.create_task(listening)
+        if live.place.machine is not None:
+            live.place.machine.ended.add_done_callback(lambda ended: self._ended(live, ended.result()))
+        self._arm(live.sandbox)
+
+    def _ended(self, live: Live, reason: str) -> None:
+        if self._live.get(live.sandbox.id) is live and not self._stopping:
+            self._tasks.create_task(self._fail(live, f"its machine ended: {reason}"))
+
+    async def _fail(self, live: Live, reason: str) -> None:
+        sandbox_id = live.sandbox.id
+        async with self._turns.of(sandbox_id):
+            if self._live.get(sandbox_id) is not live:
+                return  # it was stopped at the same moment
+            log.warning("sandbox failed", extra={"sandbox": sandbox_id, "why": reason})
+            with contextlib.suppress(WrongState):
+                await self._means.move(sandbox_id, Event.FAIL, BY_ITSELF, reason=reason)
+            await finish(self._free(live.sandbox, MachineDied(reason)))
+
+    async def _free(self, sandbox: Sandbox, error: WarrenError) -> None:
+        live = self._forget(sandbox.id)
+        if live is not None:
+            await self._means.pool.release(live.place, error)
+        elif sandbox.machine is not None:
+            await self._means.pool.engine.destroy(sandbox.machine)
+
+    def _forget(self, sandbox_id: str) -> Live | None:
+        timer = self._timers.pop(sandbox_id, None)
+        if timer is not None:
+            timer.cancel()
+        live = self._live.pop(sandbox_id, None)
+        if live is not None:
+            self._stop_listening(live)
+        return live
+
+    def _stop_listening(self, live: Live) -> None:
+        if live.listening is not None:
+            live.listening.cancel()
+            live.listening = None
+
+    # What happens by itself.
+
+    def _with_next(self, sandbox: Sandbox) -> Sandbox:
+        live = self._live.get(sandbox.id)
+        return replace(sandbox, next=following(sandbox, None if live is None else live.activity))
+
+    def _arm(self, sandbox: Sandbox) -> None:
+        """Look at the sandbox again when its next step is due."""
+        timer = self._timers.pop(sandbox.id, None)
+        if timer is not None:
+            timer.cancel()
+        step = self._with_next(sandbox).next
+        if step is not None and not self._stopping:
+            left_s = (step.at_ms - self.now_ms()) / 1000
+            self._call_later(sandbox.id, min(MAX_TIMER_S, max(0.0, left_s)))
+
+    def _call_later(self, sandbox_id: str, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers[sandbox_id] = loop.call_later(delay_s, self._due, sandbox_id)
+
+    def _due(self, sandbox_id: str) -> None:
+        self._timers.pop(sandbox_id, None)
+        if not self._stopping:
+            self._tasks.create_task(self._act(sandbox_id))
+
+    async def _act(self, sandbox_id: str) -> None:
+        """Do what is due. If it cannot be done now, try again: a deadline that passed is not forgotten."""
+        try:
+            sandbox = await self.get(sandbox_id)
+            step = sandbox.next
+            if step is not None and await self._is_due(sandbox_id, step):
+                log.info("by itself", extra={"sandbox": sandbox_id, "action": step.action, "why": step.why})
+                await self._do(sandbox_id, step)
+            else:
+                self._arm(sandbox)
+        except WrongState:
+            pass  # it failed or was stopped at the same moment
+        except WarrenError as error:
+            log.error("a step that was due failed", extra={"sandbox": sandbox_id, "why": str(error)})
+            self._call_later(sandbox_id, RETRY_S)
+
+    async def _is_due(self, sandbox_id: str, step: Next) -> bool:
+        now_ms = self.now_ms()
+        if step.at_ms > now_ms:
+            return False
+        live = self._live.get(sandbox_id)
+        if step.why != "idle" or live is None:
+            return True
+        # Only the guest knows of output that nobody reads.
+        health = await live.guest.call("GET", "/health")
+        quiet_ms = health.get("quiet_ms")
+        if isinstance(quiet_ms, int) and not isinstance(quiet_ms, bool) and quiet_ms >= 0:
+            live.active_ms = max(live.active_ms, now_ms - quiet_ms)
+        again = self._with_next(live.sandbox).next
+        return again is not None and again.at_ms <= now_ms
+
+    async def _do(self, sandbox_id: str, step: Next) -> None:
+        why = {"timeout": "its time was up", "idle": "it was idle", "paused": "it was paused for too long"}[step.why]
+        if step.action == "pause":
+            await self.pause(sandbox_id, why=why)
+        else:
+            await self.destroy(sandbox_id, reason=why)

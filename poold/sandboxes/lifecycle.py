@@ -1,0 +1,28 @@
+"""What happens to a sandbox by itself, and when. No I/O."""
+
+from dataclasses import dataclass
+
+from contract.models import Next, Sandbox
+from contract.states import State
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What goes on in a running sandbox, as far as its host knows."""
+
+    last_ms: int  # the last request, or the last output that the host knows of
+    is_busy: bool  # a request is under way, or a terminal is open
+
+
+def following(sandbox: Sandbox, activity: Activity | None) -> Next | None:
+    """What comes next for `sandbox` unless something else happens first. A sandbox that is busy is not idle."""
+    rules = sandbox.rules
+    options: list[Next] = []
+    if sandbox.state is State.RUNNING:
+        if sandbox.expires_ms is not None:
+            options.append(Next(rules.on_timeout, sandbox.expires_ms, "timeout"))
+        if rules.idle_sec is not None and activity is not None and not activity.is_busy:
+            options.append(Next("pause", activity.last_ms + 1000 * rules.idle_sec, "idle"))
+    elif sandbox.state is State.PAUSED and rules.paused_sec is not None and sandbox.paused_ms is not None:
+        options.append(Next("destroy", sandbox.paused_ms + 1000 * rules.paused_sec, "paused"))
+    return min(options, key=lambda option: option.at_ms, default=None)

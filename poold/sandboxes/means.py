@@ -1,0 +1,116 @@
+"""What operations on sandboxes work with."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from contract.models import Caller, Rules, Sandbox
+from contract.states import Event
+from poold.images import Images
+from poold.ledger import Ledger, sandboxes
+from poold.link import Guest
+from poold.metrics import Metrics
+from poold.pool import Place, Pool
+from poold.sandboxes.lifecycle import Activity
+
+ENTROPY_BYTES = 64  # twice what the kernel's generator can hold
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Clock and randomness, read where the program begins."""
+
+    now_ms: Callable[[], int]
+    unix_ns: Callable[[], int]
+    entropy: Callable[[int], bytes]
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a sandbox is when its request does not say."""
+
+    image: str
+    rules: Rules
+
+
+@dataclass(frozen=True)
+class Means:
+    """What every operation needs."""
+
+    ledger: Ledger
+    pool: Pool
+    images: Images
+    sources: Sources
+    metrics: Metrics
+
+    async def move(
+        self,
+        sandbox_id: str,
+        event: Event,
+        caller: Caller,
+        *,
+        durable: bool = True,
+        **changes: Any,
+    ) -> Sandbox:
+        """Write a change of state down, with its event and its audit row. Raises `WrongState` and changes nothing."""
+        now_ms = self.sources.now_ms()
+        change = partial(sandboxes.move, sandbox_id=sandbox_id, event=event, now_ms=now_ms, request=caller.request)
+        return await self.ledger.write(lambda db: change(db, **changes), durable=durable)
+
+    def identity(self, sandbox_id: str, generation: int, **more: Any) -> dict[str, Any]:
+        """What a guest is told whenever it begins to run. The clock is read last: it is what grows old."""
+        return {
+            "generation": generation,
+            "id": sandbox_id,
+            "entropy": base64.b64encode(self.sources.entropy(ENTROPY_BYTES)).decode(),
+            **more,
+            "unix_ns": self.sources.unix_ns(),
+        }
+
+
+@dataclass(eq=False)
+class Live:
+    """A running sandbox's machine, who uses it, and who listens to it."""
+
+    sandbox: Sandbox
+    place: Place
+    guest: Guest
+    active_ms: int
+    users: int = 0  # requests under way and open terminals
+    listening: "asyncio.Task[None] | None" = None
+
+    @property
+    def activity(self) -> Activity:
+        return Activity(self.active_ms, self.users > 0)
+
+
+@dataclass
+class Turns:
+    """One operation at a time on each sandbox."""
+
+    _locks: dict[str, tuple[asyncio.Lock, list[None]]] = field(default_factory=dict)
+    _none: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @asynccontextmanager
+    async def of(self, sandbox_id: str) -> AsyncIterator[None]:
+        lock, users = self._locks.setdefault(sandbox_id, (asyncio.Lock(), []))
+        users.append(None)
+        try:
+            async with lock:
+                yield
+        finally:
+            users.pop()
+            if not users:
+                del self._locks[sandbox_id]
+            if not self._locks:
+                self._none.set()
+
+    async def all_over(self) -> None:
+        """Wait until no operation is under way."""
+        while self._locks:
+            self._none.clear()
+            await self._none.wait()

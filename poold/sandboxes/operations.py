@@ -1,0 +1,167 @@
+"""The operations of several steps: creating, pausing and resuming. A failure or a cancellation at any step is undone.
+
+The ledger says what is true at every moment, also if the daemon is killed there:
+
+- `starting`: nobody was told of it, or it was paused and its saved state is whole. The next start undoes it.
+- `running`: its machine has its process. If it was just resumed, its guest may still have to be told.
+- `paused`: its saved state is whole. A process that is still there is superfluous.
+"""
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import Any
+
+from contract.errors import NotFound, WarrenError, WrongState
+from contract.models import Caller, CreateSandbox, Sandbox
+from contract.states import Event
+from poold.errors import SandboxPaused
+from poold.ledger import events, sandboxes
+from poold.link import Guest
+from poold.pool import Place
+from poold.sandboxes.means import Live, Means
+from poold.steps import Step, run_steps
+
+TELL_EVERY = 0.25  # of a save: how often its progress is an event
+
+
+async def create(means: Means, sandbox: Sandbox, request: CreateSandbox, caller: Caller) -> Live:
+    """A running sandbox whose guest has answered. If this raises or is cancelled, nothing runs for it."""
+    place = await means.pool.take(sandbox.shape)
+    names = {
+        "hostname": sandbox.id,
+        "machine_id": means.sources.entropy(16).hex(),
+        "env": request.env,
+    }
+    guests: list[Guest] = []
+    done: list[Sandbox] = []
+
+    async def claim() -> None:
+        # A machine that no row names is nobody's and is removed by the next start, so the intent may become durable
+        # while the machine wakes. Nobody hears of the sandbox before both are done.
+        begin = partial(_begin, sandbox=sandbox, machine=place.machine_id, request=caller.request)
+        intent = means.ledger.submit(begin)
+        guests.append(await means.pool.open(place, lambda: means.identity(sandbox.id, 1, **names)))
+        await asyncio.shield(intent)
+
+    async def ready() -> None:
+        # What a loss of power would take back here is that the machine answered; it would take the machine, too.
+        done.append(await means.move(sandbox.id, Event.READY, caller, durable=False, generation=1))
+
+    async def write_off(error: BaseException) -> None:
+        with contextlib.suppress(NotFound, WrongState):  # there is no row, or it was stopped meanwhile
+            await means.move(sandbox.id, Event.FAIL, caller, reason=_reason(error, "creation"))
+
+    steps = [
+        Step("place", _nothing, lambda _: means.pool.release(place)),
+        Step("claim", claim, write_off),
+        Step("ready", ready),
+    ]
+    await run_steps("create", sandbox.id, steps)
+    return Live(done[0], place, guests[0], means.sources.now_ms())
+
+
+async def pause(means: Means, live: Live, caller: Caller, why: str) -> Sandbox:
+    """Save the sandbox's machine and free its memory and its process. If this fails or is cancelled, it runs on."""
+    sandbox, place, engine = live.sandbox, live.place, means.pool.engine
+    machine = place.machine
+    if not engine.can_save or machine is None:
+        raise WrongState(f"the {engine.name} engine of this host cannot pause a sandbox", sandbox=sandbox.id)
+    saved: list[int] = []
+    done: list[Sandbox] = []
+    tell = _Progress(means, sandbox.id)
+
+    async def save() -> None:
+        saved.append(await engine.save(machine, tell))
+
+    async def write() -> None:
+        detail = {"why": why, "bytes": saved[0]}
+        done.append(await means.move(sandbox.id, Event.PAUSE, caller, detail=detail))
+
+    steps = [
+        Step("freeze", lambda: engine.pause(machine), lambda _: engine.resume(machine)),
+        Step("save", save, lambda _: engine.discard(machine.id)),
+        Step("write", write),
+    ]
+    await run_steps("pause", sandbox.id, steps)
+    await means.pool.put_away(place, SandboxPaused(f"sandbox {sandbox.id} was paused: {why}"))
+    return done[0]
+
+
+async def resume(means: Means, sandbox: Sandbox, caller: Caller) -> Live:
+    """Bring a paused sandbox back. If this fails or is cancelled before its machine has run, it is paused as before."""
+    pool, machine_id = means.pool, sandbox.machine or ""
+    place = await pool.take_room(sandbox.shape, machine_id)
+    now_ms = means.sources.now_ms()
+    generation = sandbox.generation + 1
+    done: list[Sandbox] = []
+
+    async def put_back(_error: BaseException) -> None:
+        await means.move(sandbox.id, Event.PUT_BACK, caller)
+
+    async def write() -> None:
+        expires_ms = now_ms + 1000 * sandbox.rules.timeout_sec
+        detail = {"paused_for_ms": now_ms - (sandbox.paused_ms or now_ms)}
+        changes: dict[str, Any] = {"generation": generation, "expires_ms": expires_ms, "detail": detail}
+        done.append(await means.move(sandbox.id, Event.READY, caller, **changes))
+
+    steps = [
+        Step("place", _nothing, lambda _: pool.put_away(place)),
+        Step("intent", lambda: means.move(sandbox.id, Event.RESUME, caller), put_back),
+        Step("load", lambda: pool.load(place)),
+        # Before the machine runs: from here on its drive may differ from its saved memory, and there is no way back.
+        Step("write", write),
+    ]
+    await run_steps("resume", sandbox.id, steps)
+    guest = await _reopen(means, done[0], place, caller)
+    return Live(done[0], place, guest, means.sources.now_ms())
+
+
+async def _reopen(means: Means, sandbox: Sandbox, place: Place, caller: Caller) -> Guest:
+    """Let the machine go on. One that cannot is given up: it may have run, and what was saved is of the past."""
+
+    async def give_up(error: BaseException) -> None:
+        with contextlib.suppress(WrongState):
+            await means.move(sandbox.id, Event.FAIL, caller, reason=_reason(error, "resuming"))
+        await means.pool.release(place)
+
+    guests: list[Guest] = []
+
+    async def tell() -> None:
+        guests.append(await means.pool.reopen(place, lambda: means.identity(sandbox.id, sandbox.generation)))
+
+    steps = [Step("tell", tell, give_up), Step("discard", lambda: means.pool.engine.discard(place.machine_id))]
+    await run_steps("resume", sandbox.id, steps)
+    return guests[0]
+
+
+class _Progress:
+    """Tells the sandbox's timeline how far its save is. Called from the loop."""
+
+    def __init__(self, means: Means, sandbox_id: str) -> None:
+        self._means = means
+        self._sandbox_id = sandbox_id
+        self._told = 0.0
+
+    def __call__(self, done: int, of: int) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._told >= TELL_EVERY:
+            self._told = now
+            data = {"bytes": done, "of": of}
+            at_ms = self._means.sources.now_ms()
+            append = partial(events.append, stream=self._sandbox_id, kind="saving", data=data, at_ms=at_ms)
+            self._means.ledger.submit(append, durable=False)
+
+
+async def _nothing() -> None:
+    """The step was done before: only its undo is of interest."""
+
+
+def _begin(db: Any, sandbox: Sandbox, machine: str, request: str | None) -> None:
+    """The intent: the sandbox is being started, in this machine."""
+    sandboxes.add(db, sandbox, request=request)
+    sandboxes.move(db, sandbox.id, Event.CLAIM, now_ms=sandbox.created_ms, machine=machine, request=request)
+
+
+def _reason(error: BaseException, doing: str) -> str:
+    return error.message if isinstance(error, WarrenError) else f"{doing} was cut short ({type(error).__name__})"
