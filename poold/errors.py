@@ -1,6 +1,9 @@
 """What can go wrong on a host, as branches of contract's tree. Foreign errors become these where we meet them."""
 
 from contract.errors import CallerError, CapacityError, FaultError, WarrenError
+from pathlib import Path
+
+from contract.errors import CapacityError, FaultError, WarrenError
 
 
 class ConfigError(Exception):
@@ -27,6 +30,19 @@ class NetError(HostFault):
 
 class LedgerError(HostFault):
     code = "ledger_failed"
+
+
+class LedgerFull(CapacityError):
+    """The disk that the ledger is on has no room left. The write changed nothing; it works again when there is room."""
+
+    code = "ledger_full"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"the disk of {path} is full, so nothing can be written down: make room there, no restart is needed",
+            retry_after_s=30,
+            path=str(path),
+        )
 
 
 class NoFreeSlot(CapacityError):

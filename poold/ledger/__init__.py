@@ -1,7 +1,12 @@
 """The ledger: the host's SQLite file. What is not in it did not happen.
 
-One thread writes; writes that wait at the same time share one commit, and each is acknowledged after it.
-One function per question (`poold.ledger.sandboxes`), SQL in plain sight, no await inside a transaction.
+One thread writes; writes that wait at the same time share one commit, and each is acknowledged after it. Readers never
+wait for it. One module per subject, one function per question, SQL in plain sight, no await inside a transaction:
+
+- `sandboxes`, `events`, `audit`, `usage`, `rules`: what is and what happened
+- `retention`: what is removed, and when
+- `care`: backup and check
+- `ledger`: the file as the daemon has it open (`write`, `read`, `follow`), made of `writer`, `readers` and `follow`
 """
 
 from poold.ledger.ledger import Ledger

@@ -7,33 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from contract.errors import NotFound, WrongState
-from contract.models import Sandbox, Shape
-from contract.states import TRANSITIONS, Event, State
 from poold.errors import LedgerError
 from poold.ledger import Ledger, sandboxes
 from poold.ledger.migrate import migrate, migrations
-
-SHAPE = Shape("host", 1, 256, 1024)
-
-
-def box(number: int, created_ms: int = 1000, state: State = State.PENDING) -> Sandbox:
-    return Sandbox(f"sb-{number:016}", state, SHAPE, {"n": str(number)}, created_ms, created_ms + 1000)
-
-
-def memory() -> sqlite3.Connection:
-    db = sqlite3.connect(":memory:", isolation_level=None)
-    db.row_factory = sqlite3.Row
-    migrate(db)
-    return db
-
-
-def count(db: sqlite3.Connection) -> int:
-    (number,) = db.execute("SELECT count(*) FROM sandboxes").fetchone()
-    return int(number)
+from tests.unit.ledger.rows import box, count, memory
 
 
 def test_migrations_are_numbered_without_gaps() -> None:
@@ -41,12 +19,11 @@ def test_migrations_are_numbered_without_gaps() -> None:
 
 
 def test_a_file_is_migrated_once() -> None:
-    db = memory()
-    sandboxes.add(db, box(1))
-    migrate(db)
-    assert count(db) == 1
-    assert db.execute("PRAGMA user_version").fetchone()[0] == migrations()[-1][0]
-    db.close()
+    with memory() as db:
+        sandboxes.add(db, box(1))
+        migrate(db)
+        assert count(db) == 1
+        assert db.execute("PRAGMA user_version").fetchone()[0] == migrations()[-1][0]
 
 
 async def test_a_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -203,71 +180,3 @@ async def test_a_closed_ledger_says_so_and_keeps_nobody_waiting(tmp_path: Path) 
         pass
     with pytest.raises(LedgerError, match="closed"):
         await ledger.write(lambda db: None)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(list(State))), max_size=25),
-    st.integers(1, 7),
-    st.sets(st.sampled_from(list(State)), min_size=1),
-)
-def test_pages_together_are_the_list_newest_first(
-    rows: list[tuple[int, State]], limit: int, states: set[State]
-) -> None:
-    db = memory()
-    made = [box(number, created_ms, state) for number, (created_ms, state) in enumerate(rows)]
-    for sandbox in made:
-        sandboxes.add(db, sandbox)
-    pages: list[Sandbox] = []
-    after = None
-    while page := sandboxes.listed(db, states=states, after=after, limit=limit):
-        assert len(page) <= limit
-        pages += page
-        after = page[-1].id
-        # What is created meanwhile is newer, and moves nothing.
-        sandboxes.add(db, box(1000 + len(pages) * 10 + limit, 10**6, State.RUNNING))
-    wanted = [sandbox for sandbox in made if sandbox.state in states]
-    assert [s.id for s in pages] == [s.id for s in sorted(wanted, key=lambda s: (s.created_ms, s.id), reverse=True)]
-    db.close()
-
-
-@given(st.lists(st.tuples(st.sampled_from(list(Event)), st.none() | st.text(max_size=5)), max_size=12))
-def test_a_move_follows_the_table_and_keeps_the_times(events: list[tuple[Event, str | None]]) -> None:
-    db = memory()
-    sandboxes.add(db, box(1))
-    before = sandboxes.get(db, box(1).id)
-    for now_ms, (event, reason) in enumerate(events, 2000):
-        try:
-            after = sandboxes.move(db, before.id, event, now_ms=now_ms, reason=reason)
-        except WrongState:
-            assert event not in TRANSITIONS[before.state]
-            assert sandboxes.get(db, before.id) == before  # a refused event changes nothing
-            continue
-        assert after == sandboxes.get(db, before.id)
-        assert after.state is TRANSITIONS[before.state][event]
-        assert after.reason == (before.reason if reason is None else reason)
-        # The first start and the first end are kept.
-        first_start = now_ms if after.state is State.RUNNING else None
-        assert after.started_ms == (before.started_ms or first_start)
-        first_end = now_ms if after.state in (State.STOPPED, State.ERROR) else None
-        assert after.ended_ms == (before.ended_ms or first_end)
-        assert (after.created_ms, after.expires_ms, after.shape) == (before.created_ms, before.expires_ms, before.shape)
-        before = after
-    db.close()
-
-
-def test_the_machine_stays_written_down() -> None:
-    db = memory()
-    sandboxes.add(db, box(1))
-    sandboxes.move(db, box(1).id, Event.CLAIM, now_ms=1, machine="vm-1")
-    assert sandboxes.move(db, box(1).id, Event.READY, now_ms=2).machine == "vm-1"
-    db.close()
-
-
-def test_what_is_not_there_is_not_found() -> None:
-    db = memory()
-    with pytest.raises(NotFound):
-        sandboxes.get(db, "sb-nothing")
-    with pytest.raises(NotFound):
-        sandboxes.move(db, "sb-nothing", Event.STOP, now_ms=1)
-    assert sandboxes.listed(db, states=list(State), after="sb-nothing", limit=5) == []
-    db.close()

@@ -1,0 +1,93 @@
+"""The connections to the ledger's file: one that writes, any number that read.
+
+**Only the writer's connection checkpoints**, that is, moves pages from the write-ahead log into the file. SQLite before
+3.51.3 can corrupt a file when a checkpoint of one connection races the writes of another (the "WAL-reset bug"), and we
+run on Debian's 3.40. So whatever reads (readers, backups, checks, pooldctl) opens the file itself read-only: a
+connection that cannot write the file checkpoints neither after a commit, for it has none, nor by being the last to
+close, for it cannot lock the file for itself. Nobody asks for a checkpoint by name. Whoever opens the file otherwise
+while poold runs, `sqlite3 ledger.db` for example, is outside of this promise.
+"""
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+# Pages in the log that make the next commit checkpoint. Rarer than SQLite's 1,000: a checkpoint costs two flushes and
+# writes each page that changed once, however often it changed since the last.
+CHECKPOINT_PAGES = 4_000
+LOG_BYTES = 20 << 20  # room for CHECKPOINT_PAGES of 4 KiB and for the largest group on top
+SPARE = 8  # the log is grown only where the disk has this many times its size left
+STATEMENTS = 256  # prepared statements that a connection keeps
+
+
+class Connection(sqlite3.Connection):
+    """A connection that remembers to which streams it appended, for those who follow them.
+
+    A stream stays in `touched` when its write is rolled back: waking a follower for nothing costs a read, not waking it
+    would cost it the event.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.touched: set[str] = set()
+
+
+def open_writer(path: Path) -> Connection:
+    """The one connection that writes. Whoever opens it sees to it that there is no other."""
+    db = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, factory=Connection, cached_statements=STATEMENTS
+    )
+    try:
+        db.row_factory = sqlite3.Row
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA foreign_keys = ON")
+        db.execute("PRAGMA temp_store = MEMORY")  # savepoints keep their old pages there: no other disk can be full
+        db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing, neither rows nor the file: it cannot even checkpoint."""
+    db = sqlite3.connect(
+        f"file:{quote(str(path))}?mode=ro",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=STATEMENTS,
+    )
+    try:
+        db.row_factory = sqlite3.Row
+        db.execute("PRAGMA query_only = ON")
+        db.execute("PRAGMA wal_autocheckpoint = 0")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def grow_log(path: Path) -> None:
+    """Give the write-ahead log its full size on disk, before it is needed.
+
+    A commit into room that the file system has already given out is one flush of data, without one of the file's own
+    description: about half the time. And a disk that fills up later leaves this much to write into.
+    Zeros behind the last frame are no frames: a frame has the log's salt and a checksum.
+    """
+    log = path.with_name(path.name + "-wal")
+    with contextlib.suppress(OSError), log.open("r+b") as file:
+        size = os.fstat(file.fileno()).st_size
+        room = os.statvfs(log)
+        if size >= LOG_BYTES or room.f_bavail * room.f_frsize < SPARE * LOG_BYTES:
+            return
+        try:
+            file.seek(size)
+            file.write(bytes(LOG_BYTES - size))
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(size)

@@ -1,0 +1,115 @@
+"""What clients follow: streams of events, each numbered from 1 without gaps and without duplicates.
+
+Events are never changed. They go with their stream, by retention, and not before.
+"""
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from poold.ledger.connect import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row. `id` counts over all streams, `seq` in its own."""
+
+    id: int
+    stream: str
+    seq: int
+    at_ms: int
+    kind: str
+    data: dict[str, Any]
+    guest_seq: int | None = None
+
+    def view(self) -> dict[str, Any]:
+        """The reply's JSON. The guest's own number is nobody else's business."""
+        return {
+            "id": self.id,
+            "stream": self.stream,
+            "seq": self.seq,
+            "at_ms": self.at_ms,
+            "kind": self.kind,
+            "data": self.data,
+        }
+
+
+APPEND = (
+    "INSERT INTO events (stream, seq, at_ms, kind, data, guest_seq)"
+    " SELECT :stream, coalesce(max(seq), 0) + 1, :at_ms, :kind, :data, :guest_seq FROM events WHERE stream = :stream"
+    " ON CONFLICT (stream, guest_seq) WHERE guest_seq IS NOT NULL DO NOTHING RETURNING seq"
+)
+COLUMNS = "id, stream, seq, at_ms, kind, data, guest_seq"
+
+
+def append(
+    db: sqlite3.Connection,
+    stream: str,
+    kind: str,
+    data: Mapping[str, Any],
+    *,
+    at_ms: int,
+    guest_seq: int | None = None,
+) -> int:
+    """Put an event at the end of `stream` and return its number.
+
+    One that the guest has already told us changes nothing; the number is the one that it got then.
+    """
+    row = db.execute(
+        APPEND,
+        {
+            "stream": stream,
+            "at_ms": at_ms,
+            "kind": kind,
+            "data": orjson.dumps(data).decode(),
+            "guest_seq": guest_seq,
+        },
+    ).fetchone()
+    if row is None:
+        row = db.execute("SELECT seq FROM events WHERE stream = ? AND guest_seq = ?", (stream, guest_seq)).fetchone()
+    elif isinstance(db, Connection):
+        db.touched.add(stream)
+    return int(row[0])
+
+
+def after(db: sqlite3.Connection, stream: str, seq: int, limit: int) -> list[Event]:
+    """The next events of `stream` behind number `seq`."""
+    return _events(
+        db.execute(
+            f"SELECT {COLUMNS} FROM events WHERE stream = ? AND seq > ? ORDER BY seq LIMIT ?",  # noqa: S608 — constants
+            (stream, seq, limit),
+        )
+    )
+
+
+def everything_after(db: sqlite3.Connection, event_id: int, limit: int) -> list[Event]:
+    """The next events of all streams behind the one with this id. One writer: no smaller id is committed later."""
+    return _events(
+        db.execute(
+            f"SELECT {COLUMNS} FROM events WHERE id > ? ORDER BY id LIMIT ?",  # noqa: S608 — constants
+            (event_id, limit),
+        )
+    )
+
+
+def last_guest_seq(db: sqlite3.Connection, stream: str) -> int:
+    """How far the guest's own events of `stream` are written down; 0 if none is."""
+    row = db.execute(
+        "SELECT max(guest_seq) FROM events WHERE stream = ? AND guest_seq IS NOT NULL", (stream,)
+    ).fetchone()
+    return row[0] or 0
+
+
+def newest_id(db: sqlite3.Connection) -> int:
+    """The id of the newest event of all; 0 if there is none."""
+    return db.execute("SELECT max(id) FROM events").fetchone()[0] or 0
+
+
+def _events(rows: sqlite3.Cursor) -> list[Event]:
+    return [
+        Event(id_, stream, seq, at_ms, kind, orjson.loads(data), guest_seq)
+        for id_, stream, seq, at_ms, kind, data, guest_seq in rows
+    ]

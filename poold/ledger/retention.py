@@ -1,0 +1,108 @@
+"""What is removed, and when.
+
+- A sandbox that has ended, and its events, after `Keep.ended_days`.
+- Audit rows after `Keep.audit_days`, from the old end on; the anchor moves along, so what is left still verifies.
+  Runs (`usage`) that ended so long ago go with them.
+
+Nothing else is ever removed. Each call of `sweep` is one short transaction; call it again until it says that it is
+done. A sandbox's row goes first and its stream is noted as forgotten, then its events go, in as many batches as they
+need: a daemon that dies in between goes on where it was.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from poold.ledger import audit
+
+DAY_MS = 24 * 3600 * 1000
+BATCH = 500  # rows of each kind that one sweep removes: some milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How long things are kept."""
+
+    ended_days: int = 30
+    audit_days: int = 365
+
+    def ended_until_ms(self, now_ms: int) -> int:
+        """What ended before this goes."""
+        return now_ms - self.ended_days * DAY_MS
+
+    def audit_until_ms(self, now_ms: int) -> int:
+        return now_ms - self.audit_days * DAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """How many rows one sweep removed."""
+
+    sandboxes: int
+    events: int
+    audit: int
+    runs: int
+
+    @property
+    def done(self) -> bool:
+        """Nothing was left to remove."""
+        return not (self.sandboxes or self.events or self.audit or self.runs)
+
+
+def sweep(db: sqlite3.Connection, keep: Keep, *, now_ms: int, batch: int = BATCH) -> Swept:
+    """Remove up to `batch` rows of each kind. The audit log notes how many."""
+    events = _remove_forgotten(db, batch)
+    sandboxes = _forget(db, keep.ended_until_ms(now_ms), batch)
+    runs = _remove_runs(db, keep.audit_until_ms(now_ms), batch)
+    rows = _cut_audit(db, keep.audit_until_ms(now_ms), batch)
+    swept = Swept(sandboxes, events, rows, runs)
+    if not swept.done:
+        audit.add(db, audit.Entry(at_ms=now_ms, action="ledger.sweep", detail=asdict(swept)))
+    return swept
+
+
+def cut(rows: Iterable[tuple[int, int]], until_ms: int) -> int | None:
+    """The last of the oldest rows (number, time) that may go, or None. A row stays if one before it stays."""
+    last = None
+    for seq, at_ms in rows:
+        if at_ms >= until_ms:
+            break
+        last = seq
+    return last
+
+
+def _forget(db: sqlite3.Connection, until_ms: int, batch: int) -> int:
+    """Ended sandboxes, longest ago first. Their events are nobody's from here on."""
+    rows = db.execute(
+        "SELECT id FROM sandboxes WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?", (until_ms, batch)
+    ).fetchall()
+    ids = [(row[0],) for row in rows]
+    db.executemany("INSERT OR IGNORE INTO forgotten (stream) VALUES (?)", ids)
+    db.executemany("DELETE FROM sandboxes WHERE id = ?", ids)
+    return len(ids)
+
+
+def _remove_forgotten(db: sqlite3.Connection, batch: int) -> int:
+    removed = db.execute(
+        "DELETE FROM events WHERE id IN (SELECT e.id FROM forgotten f JOIN events e ON e.stream = f.stream LIMIT ?)",
+        (batch,),
+    ).rowcount
+    if removed < batch:  # that was all
+        db.execute("DELETE FROM forgotten")
+    return removed
+
+
+def _remove_runs(db: sqlite3.Connection, until_ms: int, batch: int) -> int:
+    return db.execute(
+        "DELETE FROM usage WHERE (sandbox, run) IN (SELECT sandbox, run FROM usage WHERE ended_ms < ? LIMIT ?)",
+        (until_ms, batch),
+    ).rowcount
+
+
+def _cut_audit(db: sqlite3.Connection, until_ms: int, batch: int) -> int:
+    rows = db.execute("SELECT seq, at_ms FROM audit ORDER BY seq LIMIT ?", (batch,)).fetchall()
+    last = cut([(row[0], row[1]) for row in rows], until_ms)
+    if last is None:
+        return 0
+    db.execute("UPDATE audit_anchor SET (seq, hash) = (SELECT seq, hash FROM audit WHERE seq = ?)", (last,))
+    return db.execute("DELETE FROM audit WHERE seq <= ?", (last,)).rowcount

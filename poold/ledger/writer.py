@@ -1,0 +1,184 @@
+"""The one thread that writes: what waits at the same time shares one commit, and is acknowledged after it."""
+
+import asyncio
+import contextlib
+import os
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poold.errors import LedgerError, LedgerFull
+from poold.ledger.connect import Connection
+
+Work = Callable[[sqlite3.Connection], Any]
+Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
+Observe = Callable[[float, int], None]
+Wake = Callable[[set[str]], None]
+
+MAX_GROUP = 256  # writes that share one commit; more would only make the first of them wait longer
+# After these SQLite may have taken the whole transaction back, so the whole group has to go.
+SHARED = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CORRUPT})
+NO_ROOM_BYTES = 1 << 20  # a disk with less than this has failed because it is full, whatever it says
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write that waits for its turn, and who is to be told."""
+
+    work: Work
+    done: "asyncio.Future[Any]"
+    durable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What became of a group: told to the loop in one piece."""
+
+    outcomes: list[Outcome]
+    touched: set[str]
+    took_s: float
+
+
+class Writer:
+    """Owns the writing connection from `start` until `stop`."""
+
+    def __init__(self, path: Path, db: Connection, wake: Wake, observe: Observe | None) -> None:
+        self._path = path
+        self._db = db
+        self._wake = wake
+        self._observe = observe
+        self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._write_all, name="ledger", daemon=True)
+        self._durable: bool | None = None  # what the connection is set to
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Do what waits, and end. Blocks until then."""
+        if self._thread.ident is not None:
+            self._queue.put(None)
+            self._thread.join()
+
+    def submit(self, work: Work, *, durable: bool) -> "asyncio.Future[Any]":
+        done: asyncio.Future[Any] = self._loop.create_future()
+        self._queue.put(Write(work, done, durable))
+        return done
+
+    def _write_all(self) -> None:
+        """The thread: take what waits, run it in one transaction, acknowledge after the commit."""
+        closing = False
+        while not closing and (first := self._queue.get()) is not None:
+            group = [first]
+            with contextlib.suppress(queue.Empty):
+                while len(group) < MAX_GROUP:
+                    following = self._queue.get_nowait()
+                    if following is None:
+                        closing = True
+                        break
+                    group.append(following)
+            committed = self._commit(group)
+            with contextlib.suppress(RuntimeError):  # the loop is gone, and so is everyone who waited
+                self._loop.call_soon_threadsafe(self._acknowledge, committed)
+
+    def _commit(self, group: list[Write]) -> Committed:
+        db = self._db
+        db.touched = set()
+        began = time.perf_counter()
+        try:
+            self._flush_when(any(write.durable for write in group))
+            db.execute("BEGIN IMMEDIATE")
+            one_by_one = _alone if len(group) == 1 else _in_savepoint
+            outcomes = [one_by_one(db, write) for write in group]
+            if db.in_transaction:
+                db.execute("COMMIT")
+        except BaseException as error:
+            with contextlib.suppress(sqlite3.Error):
+                db.execute("ROLLBACK")
+            outcomes = [(write.done, None, self._fault(error)) for write in group]
+        return Committed(outcomes, db.touched, time.perf_counter() - began)
+
+    def _flush_when(self, durable: bool) -> None:
+        """In a write-ahead log, a FULL commit is flushed to the disk and a NORMAL one is not."""
+        if durable is not self._durable:
+            self._db.execute("PRAGMA synchronous = FULL" if durable else "PRAGMA synchronous = NORMAL")
+            self._durable = durable
+
+    def _fault(self, error: BaseException) -> LedgerError | LedgerFull:
+        if isinstance(error, sqlite3.Error) and self._is_full(_code(error)):
+            return LedgerFull(self._path)
+        return LedgerError("writing to", "the ledger", hint=str(error) or type(error).__name__)
+
+    def _is_full(self, code: int | None) -> bool:
+        """SQLite says so, or a write to the disk failed and there is no room."""
+        if code != sqlite3.SQLITE_IOERR:
+            return code == sqlite3.SQLITE_FULL
+        with contextlib.suppress(OSError):
+            room = os.statvfs(self._path.parent)
+            return room.f_bavail * room.f_frsize < NO_ROOM_BYTES
+        return False
+
+    def _acknowledge(self, committed: Committed) -> None:
+        """In the loop's thread: tell everyone of a group."""
+        for done, result, error in committed.outcomes:
+            if done.done():  # its caller was cancelled; the write is done all the same
+                continue
+            if error is None:
+                done.set_result(result)
+            else:
+                done.set_exception(error)
+                done.exception()  # a caller that was cancelled does not look any more
+        if committed.touched:
+            self._wake(committed.touched)
+        if self._observe is not None:
+            self._observe(committed.took_s, len(committed.outcomes))
+
+
+def _alone(db: Connection, write: Write) -> Outcome:
+    """A write that has the transaction to itself: what it fails with takes back everything."""
+    try:
+        return write.done, write.work(db), None
+    except BaseException as error:
+        if _is_shared(db, error):
+            raise
+        db.execute("ROLLBACK")
+        return write.done, None, _translated(error)
+
+
+def _in_savepoint(db: Connection, write: Write) -> Outcome:
+    """One write of a group: kept whole or not at all, whatever the others do."""
+    db.execute("SAVEPOINT one")
+    try:
+        result = write.work(db)
+    except BaseException as error:
+        if _is_shared(db, error):
+            raise
+        db.execute("ROLLBACK TO one")
+        db.execute("RELEASE one")
+        return write.done, None, _translated(error)
+    db.execute("RELEASE one")
+    return write.done, result, None
+
+
+def _is_shared(db: Connection, error: BaseException) -> bool:
+    """Not this write's own failure: the disk is full or broken, or the transaction is gone."""
+    return not db.in_transaction or (isinstance(error, sqlite3.Error) and _code(error) in SHARED)
+
+
+def _translated(error: BaseException) -> BaseException:
+    """A constraint is the caller's to understand; what else SQLite says is ours."""
+    if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
+        return LedgerError("writing to", "the ledger", hint=str(error))
+    return error
+
+
+def _code(error: sqlite3.Error) -> int | None:
+    """SQLite's primary error code; None for an error that is the module's own."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
