@@ -1,9 +1,8 @@
 """What can go wrong on a host, as branches of contract's tree. Foreign errors become these where we meet them."""
 
-from contract.errors import CallerError, CapacityError, FaultError, WarrenError
 from pathlib import Path
 
-from contract.errors import CapacityError, FaultError, WarrenError
+from contract.errors import CallerError, CapacityError, FaultError, WarrenError
 
 
 class ConfigError(Exception):
