@@ -15,31 +15,38 @@ from poold.errors import ConfigError, HostFault
 from poold.logs import open_log
 from poold.sandboxes import Sources
 
-USAGE = """usage: poold
+USAGE = """usage: poold [--stop-all]
 
-The daemon of one Warren host. It is told by environment variables what to do:
+The daemon of one Warren host. When it is stopped, sandboxes run on, and the next poold takes them over;
+`poold --stop-all` ends them all instead, when no poold runs. It is told by environment variables what to do:
 
   POOLD_LISTEN       address and port, loopback only       127.0.0.1:7070
   POOLD_ENGINE       qemu, or local (isolates nothing)     qemu
   POOLD_STATE_DIR    ledger, snapshots, drives             /var/lib/warren
-  POOLD_RUN_DIR      pins of network namespaces            /run/warren
+  POOLD_RUN_DIR      network namespaces, pooldctl's socket /run/warren
   POOLD_IMAGES       where images were built               $POOLD_STATE_DIR/images
   POOLD_POOL         warm machines: image=floor-ceiling    python=2-8
   POOLD_SLOTS        machines on this host at most         64
   POOLD_MEMORY_MB    memory for machines                   80 % of the host's
+  POOLD_MIN_MEMORY_MB, POOLD_MIN_DISK_MB                   512, 2048
+                     free on the host, or nothing new is started
+  POOLD_KEEP_SANDBOXES_DAYS, POOLD_KEEP_AUDIT_DAYS         30, 365
 """
+
+SOURCES = Sources(now_ms=lambda: time.time_ns() // 1_000_000, unix_ns=time.time_ns, entropy=os.urandom)
 
 
 def main() -> None:
     """Run until SIGTERM or SIGINT. Exits 2 when the environment asks for what cannot be."""
-    if len(sys.argv) > 1:
+    stops_all = sys.argv[1:] == ["--stop-all"]
+    if sys.argv[1:] and not stops_all:
         print(USAGE)  # noqa: T201 — this is its output
         sys.exit(0 if sys.argv[1] in ("-h", "--help") else 2)
     open_log()
     try:
         config = Config.from_environment(os.environ, host_memory_mb=_memory_mb(), host_cpus=os.cpu_count() or 1)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config))
+            runner.run(daemon.stop_all(config, SOURCES) if stops_all else _serve(config))
     except (ConfigError, HostFault) as error:
         sys.exit(f"poold: {error}")
 
@@ -49,8 +56,7 @@ async def _serve(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    sources = Sources(now_ms=lambda: time.time_ns() // 1_000_000, unix_ns=time.time_ns, entropy=os.urandom)
-    await daemon.run(config, sources, stop=stop, ready=lambda: None)
+    await daemon.run(config, SOURCES, stop=stop, ready=lambda: None)
 
 
 def _memory_mb() -> int:

@@ -12,20 +12,22 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from contract.errors import WarrenError, WrongState
+from contract.errors import WarrenError
 from contract.ids import new_id
 from contract.states import Event
 from poold import reconcile
+from poold.api.observe import measure
 from poold.api.services import Facts, Services
 from poold.cgroups import Cgroups, open_cgroups
 from poold.config import Config
 from poold.engines import Engine
 from poold.engines.qemu import QemuEngine
 from poold.engines.qemu.accel import find_accel
-from poold.errors import ConfigError
+from poold.errors import ConfigError, NetError
 from poold.images import HostImages, Images
 from poold.ledger import Ledger, retention, sandboxes
 from poold.metrics import Metrics
+from poold.net import Slots as NetSlots
 from poold.net import open_slots
 from poold.pool import Places, Pool, Slots
 from poold.sandboxes import Defaults, Means, Sandboxes, Sources
@@ -50,6 +52,12 @@ class Ground:
     cgroups: Cgroups | None
     slots: Slots
     slot_of: Callable[[int], Slot | None]
+    net: NetSlots | None = None
+
+    def network(self) -> NetSlots:
+        if self.net is None:
+            raise NetError("reaching", "a slot", hint="the slots of this host are not open")
+        return self.net
 
 
 async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
@@ -73,9 +81,8 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
         ):
             await reconcile.take_over(todo, means, host, ground.slot_of, recovery)
             facts = _facts(config, ground, sources)
-            found = Services(
-                host, pool, ledger, ground.images, metrics, ground.cgroups, watch, recovery, facts
-            )
+            found = Services(host, pool, ledger, ground.images, metrics, ground.cgroups, watch, recovery, facts)
+            measure(found)
             async with serving(found, config):
                 log.info("serving", extra={"address": f"{config.host}:{config.port}", "engine": config.engine})
                 ready()
@@ -88,13 +95,14 @@ async def stop_all(config: Config, sources: Sources) -> None:
     async with _opened(config, Metrics()) as ledger, _ground(config, ledger, sources, keep=False) as (ground, todo, _):
         for action in todo.adopt:
             log.info("stopping", extra={"sandbox": action.sandbox.id})
-            change = {"now_ms": sources.now_ms(), "reason": "all sandboxes of this host were stopped"}
-            with contextlib.suppress(WrongState):
-                await ledger.write(
-                    lambda db, sandbox_id=action.sandbox.id, change=change: sandboxes.move(
-                        db, sandbox_id, Event.STOP, **change
-                    )
-                )
+            stop = partial(
+                sandboxes.move,
+                sandbox_id=action.sandbox.id,
+                event=Event.STOP,
+                now_ms=sources.now_ms(),
+                reason="all sandboxes of this host were stopped",
+            )
+            await ledger.write(stop)
             await ground.engine.destroy(action.machine_id)
 
 
@@ -104,7 +112,12 @@ async def _opened(config: Config, metrics: Metrics) -> AsyncIterator[Ledger]:
     for folder in (config.state_dir, config.run_dir):
         folder.mkdir(parents=True, exist_ok=True)
     with _only_one(config.state_dir):
-        async with Ledger.open(config.ledger_path, observe=metrics.committed) as ledger:
+
+        def committed(seconds: float, group: int) -> None:
+            metrics.ledger_commit_seconds.observe(seconds)
+            metrics.ledger_group_size.observe(group)
+
+        async with Ledger.open(config.ledger_path, observe=committed) as ledger:
             yield ledger
 
 
@@ -145,7 +158,7 @@ async def _slots(config: Config, ground: Ground, keep: Collection[int]) -> Async
         yield
         return
     async with open_slots(config.run_dir, count=config.slots, base_uid=config.base_uid, keep=keep) as slots:
-        ground.slots = slots
+        ground.net = ground.slots = slots
         ground.slot_of = slots.kept
         yield
 
@@ -163,15 +176,14 @@ async def _qemu(config: Config) -> Ground:
     accel = await find_accel(images.find(names[0]))
     log.info("engine", extra={"accel": accel.name})
     cgroups = open_cgroups(name=config.cgroup)
-    none = PlainSlots(0, uid=0)
     engine = QemuEngine(
         config.state_dir / "qemu",
         accel=accel,
-        socket_in=lambda slot: ground.slots.socket_in(slot),
-        open_tap=lambda slot: ground.slots.open_tap(slot),
+        socket_in=lambda slot: ground.network().socket_in(slot),
+        open_tap=lambda slot: ground.network().open_tap(slot),
         limit=cgroups,
     )
-    ground = Ground(engine, images, accel.name, config.base_uid, cgroups, none, lambda _: None)
+    ground = Ground(engine, images, accel.name, config.base_uid, cgroups, PlainSlots(0, uid=0), lambda _: None)
     return ground
 
 
@@ -214,12 +226,14 @@ async def _upkeep(ledger: Ledger, config: Config, sources: Sources) -> AsyncIter
     async def forever() -> None:
         while True:
             sweep = partial(retention.sweep, keep=config.keep, now_ms=sources.now_ms())
+            wait_s = BETWEEN_SWEEPS_S
             try:
-                while not (await ledger.write(sweep, durable=False)).done:
-                    await asyncio.sleep(BETWEEN_SWEEPS_S)
+                if (await ledger.write(sweep, durable=False)).done:
+                    wait_s = UPKEEP_S
             except WarrenError as error:
                 log.error("the ledger could not be swept", extra={"why": str(error)})
-            await asyncio.sleep(UPKEEP_S)
+                wait_s = UPKEEP_S
+            await asyncio.sleep(wait_s)
 
     task = asyncio.create_task(forever())
     try:

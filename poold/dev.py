@@ -17,6 +17,7 @@ PID = FOLDER / "poold.pid"
 ADDRESS = os.environ.get("POOLD_LISTEN", "127.0.0.1:7070")
 READY_LIMIT_S = 180.0  # the first time each image is booted and frozen
 STOP_LIMIT_S = 60.0
+STOP_ALL = [sys.executable, "-m", "poold", "--stop-all"]
 
 HINT = """
 Warren is up: poold at http://{address}, its log in {log}
@@ -51,7 +52,7 @@ def up() -> None:
 
 
 def down() -> None:
-    """Stop poold and with it every machine. Succeeds if it does not run."""
+    """Stop poold and then every machine. Succeeds if nothing runs."""
     pid = _running()
     if pid is not None:
         print("· stopping poold and its machines")  # noqa: T201
@@ -61,18 +62,26 @@ def down() -> None:
             if time.monotonic() > give_up:
                 sys.exit(f"poold (process {pid}) did not stop within {STOP_LIMIT_S:g} s; its log: {LOG}")
             time.sleep(0.05)
-    PID.unlink(missing_ok=True)
+        PID.unlink(missing_ok=True)
+    if (FOLDER / "state").is_dir():  # machines outlive their daemon, also one that was killed
+        with LOG.open("ab") as log:
+            done = subprocess.run(STOP_ALL, env=_environment(), stderr=log, check=False)
+        if done.returncode:
+            sys.exit(f"stopping the machines failed; the log: {LOG}")
 
 
-def _start() -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    environment = {
+def _environment() -> dict[str, str]:
+    return {
         "POOLD_LISTEN": ADDRESS,
         "POOLD_STATE_DIR": str(FOLDER / "state"),
         "POOLD_IMAGES": str(FOLDER.parent / "images"),
         "POOLD_POOL": "python=2-8,minimal=1-4",
         **os.environ,
     }
+
+
+def _start() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
     print(f"· starting poold on {ADDRESS}")  # noqa: T201
     with LOG.open("ab") as log:
         process = subprocess.Popen(
@@ -80,7 +89,7 @@ def _start() -> None:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment,
+            env=_environment(),
             start_new_session=True,
         )
     PID.write_text(str(process.pid))

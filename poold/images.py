@@ -40,7 +40,6 @@ class Images:
             raise BadField("image", name, f"must be one of {', '.join(names) or '(no image is built)'}")
         return read_image(self._folder / name)
 
-
     def remove(self, name: str) -> None:
         """Forget image `name` and its current build. Machines that run keep their files open. Blocks."""
         self.find(name)

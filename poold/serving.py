@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from granian.constants import Interfaces
@@ -21,8 +21,6 @@ log = logging.getLogger("poold")
 STREAMS_AT_ONCE = 10_000
 FINISH_S = 2.0  # for requests under way when the daemon is stopped
 CONNECT_S = 0.01
-
-Connect = Callable[[], "contextlib.AbstractAsyncContextManager[None]"]
 
 
 @contextlib.asynccontextmanager
@@ -72,7 +70,7 @@ def _server(app: Starlette, *, address: str = "", port: int = 0, uds: Path | Non
 
 async def _until(
     tasks: "list[asyncio.Task[None]]",
-    connect: Callable[[], "asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]"],
+    connect: Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]],
 ) -> None:
     """Wait until a server answers, or raise what ended one."""
     while True:

@@ -24,7 +24,7 @@ class Step:
 
 
 async def run_steps(operation: str, subject: str, steps: Sequence[Step]) -> None:
-    """Do the steps in order. If one fails or is cancelled, all that were begun are undone, last first; then this raises.
+    """Do the steps in order. If one fails or is cancelled, all that were begun are undone, last first.
 
     An undo that fails does not keep the others from being tried: what it leaves is found by the next start.
     """

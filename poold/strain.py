@@ -1,4 +1,4 @@
-"""The watch over the host: reads every second how much room there is, and shuts the gate for claims before it is gone."""
+"""The watch over the host: every second it reads how much room there is, and refuses claims before it is gone."""
 
 import asyncio
 import contextlib

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from contract.errors import BadField, CallerError
 from contract.fields import Fields
 from contract.models import RulesAsked, owner_name
+from poold.api.observe import usage_of
 from poold.api.replies import json_reply, read_body
 from poold.api.sandboxes import number
 from poold.api.services import caller_of, services
@@ -59,7 +60,7 @@ async def top(request: Request) -> Response:
     found = services(request)
     machines = []
     for live in found.sandboxes.machines():
-        usage = None if found.cgroups is None else found.cgroups.usage(live.place.machine_id)
+        usage = usage_of(found, live)
         shown = (await found.sandboxes.get(live.sandbox.id)).view()
         machines.append(
             {
@@ -133,9 +134,7 @@ async def audit_rows(request: Request) -> Response:
     filters = {name: query[name] for name in ("sandbox", "owner", "action") if name in query}
     rows = await services(request).ledger.read(lambda db: audit.listed(db, after=after, limit=limit + 1, **filters))
     page = rows[:limit]
-    return json_reply(
-        {"rows": [row.view() for row in page], "next": page[-1].seq if len(rows) > limit else None}
-    )
+    return json_reply({"rows": [row.view() for row in page], "next": page[-1].seq if len(rows) > limit else None})
 
 
 async def audit_verify(request: Request) -> Response:
@@ -208,9 +207,7 @@ async def set_rules(request: Request) -> Response:
 async def _audit(request: Request, action: str, **detail: Any) -> None:
     """The operator's doings are written down before they are done."""
     found, caller = services(request), caller_of(request)
-    entry = audit.Entry(
-        found.sandboxes.now_ms(), action, owner="operator", request=caller.request, detail=detail
-    )
+    entry = audit.Entry(found.sandboxes.now_ms(), action, owner="operator", request=caller.request, detail=detail)
     await found.ledger.write(lambda db: audit.add(db, entry))
 
 

@@ -53,9 +53,7 @@ async def _whole(said: AsyncGenerator[Said, None], use: Use) -> dict[str, Any]:
     return reply
 
 
-async def _events(
-    first: Said, said: AsyncGenerator[Said, None], encode: "_Encoder", use: Use
-) -> AsyncIterator[bytes]:
+async def _events(first: Said, said: AsyncGenerator[Said, None], encode: "_Encoder", use: Use) -> AsyncIterator[bytes]:
     """Server-sent events: `start`, `stdout` and `stderr`, then `exit`, or `error` if there will be no exit."""
     use.bytes = 0
     yield _event(first, encode)

@@ -1,12 +1,18 @@
 """How the daemon is doing, for load balancers, Prometheus and people."""
 
+from collections import Counter
+from collections.abc import Callable
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from contract.errors import CapacityError
+from contract.states import State
 from poold.api.replies import json_reply
 from poold.api.services import Services, services
+from poold.cgroups import Usage
 from poold.ledger import sandboxes
+from poold.sandboxes import Live
 
 
 async def healthz(request: Request) -> Response:
@@ -28,24 +34,33 @@ async def readyz(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     found = services(request)
     states = await found.ledger.read(sandboxes.count_by_state)
-    _machines(found)
-    for state, count in states.items():
-        found.metrics.sandboxes.set(count, state=state)
+    for state in State:
+        found.metrics.sandboxes.set(states.get(state, 0), state=state)
     return Response(found.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _machines(found: Services) -> None:
-    """What each machine uses, as of now. A machine that is gone is not told of any more."""
-    for gauge in (found.metrics.vm_cpu_seconds_total, found.metrics.vm_memory_bytes):
-        gauge.clear()
-    for share in found.pool.keeper.shares():
-        for kind in ("warm", "wanted"):
-            found.metrics.pool_machines.set(share[kind], image=share["image"], kind=kind)
-    for live in found.sandboxes.machines():
-        usage = None if found.cgroups is None else found.cgroups.usage(live.place.machine_id)
-        if usage is not None:
-            found.metrics.vm_cpu_seconds_total.set(usage.cpu_s, sandbox=live.sandbox.id)
-            found.metrics.vm_memory_bytes.set(usage.memory_bytes, sandbox=live.sandbox.id)
+def measure(found: Services) -> None:
+    """From now on every scrape asks what the machines use and how many wait."""
+
+    def of_machines(fact: Callable[[Usage], float]) -> dict[tuple[str, ...], float]:
+        usages = ((live.sandbox.id, usage_of(found, live)) for live in found.sandboxes.machines())
+        return {(sandbox_id,): fact(usage) for sandbox_id, usage in usages if usage is not None}
+
+    def of_pool() -> dict[tuple[str, ...], float]:
+        kinds = ("warm", "wanted")
+        counted: Counter[tuple[str, ...]] = Counter()
+        for share in found.pool.keeper.shares():
+            counted.update({(share["image"], kind): share[kind] for kind in kinds})
+        return dict(counted)
+
+    found.metrics.vm_cpu_seconds_total.read_from(lambda: of_machines(lambda usage: usage.cpu_s))
+    found.metrics.vm_memory_bytes.read_from(lambda: of_machines(lambda usage: usage.memory_bytes))
+    found.metrics.pool_machines.read_from(of_pool)
+
+
+def usage_of(found: Services, live: Live) -> Usage | None:
+    """What a sandbox's machine uses, where the host counts it."""
+    return None if found.cgroups is None else found.cgroups.usage(live.place.machine_id)
 
 
 class NotReady(CapacityError):

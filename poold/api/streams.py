@@ -87,7 +87,7 @@ async def _everything(batches: AsyncIterator[list[events.Event]]) -> AsyncIterat
 async def _alive(batches: AsyncIterator[list[T]]) -> AsyncIterator[list[T]]:
     """`batches`, and an empty one whenever nothing has come for a while, and at the beginning."""
     yield []
-    waiting = asyncio.ensure_future(anext(batches))  # type: ignore[arg-type]
+    waiting = asyncio.ensure_future(anext(batches))
     try:
         while True:
             done, _ = await asyncio.wait([waiting], timeout=KEEPALIVE_S)
@@ -95,7 +95,7 @@ async def _alive(batches: AsyncIterator[list[T]]) -> AsyncIterator[list[T]]:
                 yield []
                 continue
             yield waiting.result()
-            waiting = asyncio.ensure_future(anext(batches))  # type: ignore[arg-type]
+            waiting = asyncio.ensure_future(anext(batches))
     except StopAsyncIteration:
         return
     finally:

@@ -122,7 +122,7 @@ def _open_tap(slot: Slot) -> int:
 
 @asynccontextmanager
 async def open_slots(run_dir: Path, *, count: int, base_uid: int, keep: Collection[int] = ()) -> AsyncIterator[Slots]:
-    """Have `count` slots during the block, numbered from 0, pinned in `run_dir/netns`. After it only taken ones are left.
+    """Have `count` slots during the block, numbered from 0, pinned in `run_dir/netns`. Those taken outlive it.
 
     A daemon leaves the slots of machines that run on, and one that is killed leaves all. The next one removes them, but
     for those in `keep`: they are `taken` from the start, if they are still there. If opening fails or is cancelled,

@@ -15,8 +15,7 @@ from poold.errors import GuestError, MachineDied
 from poold.ledger import Ledger, sandboxes
 from poold.link import Guest
 from poold.reconcile.plan import NO_SLOT, Adopt, Plan
-from poold.sandboxes import Means, Sandboxes
-from poold.sandboxes.means import Live
+from poold.sandboxes import Live, Means, Sandboxes
 from poold.slots import Slot
 
 log = logging.getLogger("poold.reconcile")
@@ -74,9 +73,7 @@ async def take_over(todo: Plan, means: Means, host: Sandboxes, slot_of: SlotOf, 
     log.info("recovered", extra={"adopted": len(recovery.adopted), "lost": len(recovery.lost)})
 
 
-async def _take_over(
-    action: Adopt, means: Means, host: Sandboxes, slot: Slot | None, recovery: Recovery
-) -> None:
+async def _take_over(action: Adopt, means: Means, host: Sandboxes, slot: Slot | None, recovery: Recovery) -> None:
     if slot is None:
         await _give_up(means, action, NO_SLOT, recovery)
         return

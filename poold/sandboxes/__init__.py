@@ -1,6 +1,6 @@
 """What the host does with sandboxes: create, find, use, pause, resume, remove. The ledger is told."""
 
 from poold.sandboxes.host import Sandboxes
-from poold.sandboxes.means import Defaults, Means, Sources
+from poold.sandboxes.means import Defaults, Live, Means, Sources
 
-__all__ = ["Defaults", "Means", "Sandboxes", "Sources"]
+__all__ = ["Defaults", "Live", "Means", "Sandboxes", "Sources"]
