@@ -37,13 +37,40 @@ class Machine:
     ended: "asyncio.Future[str]" = field(repr=False)
 
 
+@dataclass(frozen=True)
+class Found:
+    """What there is on this host of one machine."""
+
+    id: str
+    pid: int | None  # of its process, if it has one
+    is_saved: bool
+
+
 Settle = Callable[[Machine], Awaitable[None]]
+Progress = Callable[[int, int], None]
+
+
+def silent(_done_bytes: int, _all_bytes: int) -> None:
+    """The progress of what nobody watches."""
+
+
+class Limit(Protocol):
+    """Confines what the processes of machines may use. Called in threads; raises `EngineError` or `OSError`."""
+
+    def begin(self, machine_id: str, pid: int, shape: Shape) -> None:
+        """Confine the process of a machine. It was just started, and no instruction of the guest has run."""
+        ...
+
+    def end(self, machine_id: str) -> None:
+        """The machine has no process any more, or never had one. May be called again."""
+        ...
 
 
 class Engine(Protocol):
     """Starts machines. Safe to call from many tasks. Raises `EngineError` and nothing else."""
 
     name: str
+    can_save: bool  # whether `save`, `halt` and `load` do what they say; elsewhere they raise
 
     async def build_snapshot(self, image: Image, shape: Shape, slot: Slot, settle: Settle) -> Snapshot:
         """Boot `image` in `slot`, wait for `settle`, freeze it and keep it as a snapshot.
@@ -73,8 +100,43 @@ class Engine(Protocol):
         """Remove every trace of `machine_id`, also of one that a former daemon started. Succeeds if there is none."""
         ...
 
+    async def save(self, machine: Machine, progress: Progress = silent) -> int:
+        """Write the paused machine's memory and devices beside its drive, so that `load` can bring it back.
+
+        The machine stays paused and alive. Returns the bytes written: only what it changed is. If this raises or is
+        cancelled, nothing of it remains. `progress(done_bytes, all_bytes)` is called now and then, from the loop.
+        """
+        ...
+
+    async def halt(self, machine: Machine) -> None:
+        """End the process of a saved machine and keep its saved state and drive. Refused for one that is not saved."""
+        ...
+
+    async def load(self, machine_id: str, slot: Slot) -> Machine:
+        """Start the saved machine `machine_id`, paused, wired to `slot`, which need not be the one that it had.
+
+        The saved state stays until `discard`, and nothing writes to the drive before `resume`. If this raises or is
+        cancelled, no process remains and the saved state can be loaded again.
+        """
+        ...
+
+    async def discard(self, machine_id: str) -> None:
+        """Forget the saved state of a machine that was loaded and resumed; it goes on. Succeeds if there is none."""
+        ...
+
     async def dial(self, machine: Machine) -> socket.socket:
         """A connected, non-blocking socket to the machine's guest. Waits while the guest is paused."""
+        ...
+
+    def found(self) -> list[Found]:
+        """Every machine that has anything on this host, by id. Blocks; what comes or goes meanwhile may be missing."""
+        ...
+
+    async def adopt(self, machine_id: str, slot: Slot) -> Machine:
+        """Take over a running machine that a former daemon started in `slot`. If this raises, it is as it was.
+
+        Whether it is paused is for the caller to know, or to change.
+        """
         ...
 
     def leftovers(self) -> list[str]:

@@ -14,18 +14,15 @@ import hashlib
 import logging
 import os
 import shutil
-import signal
 import socket
 import subprocess
-import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from contract.models import Shape
-from poold.engines import Machine, Settle, Snapshot, process
+from poold.engines import Found, Machine, Progress, Settle, Snapshot, family, process, silent
 from poold.errors import EngineError
 from poold.images import Image
 from poold.lifetimes import finish
@@ -37,21 +34,19 @@ T = TypeVar("T")
 
 FORMAT = "1"  # part of every snapshot's key: raise it when a snapshot's folder changes its meaning
 SOCKET = "guest.sock"
+MARK = "--socket"  # its path is the mark by which a later daemon finds the process again
 WORKSPACE = "workspace"
 LOG = "guest.log"
 MAX_SOCKET_PATH = 107  # bytes that the kernel takes as the name of a unix socket
 START_LIMIT_S = 30.0  # of patience with an interpreter that starts on a busy computer
-STOP_LIMIT_S = 10.0  # a process that the kernel is busy with stops when it is done
 RETRY_S = 0.005
-
-STOPPED_OR_OVER = frozenset("TtZX")  # as /proc has it: stopped, traced, zombie, dead
-IN_THE_KERNEL = "D"  # it will not return to its program before it has seen our signal
 
 
 class LocalEngine:
     """Machines as guest processes under `folder`, each with its workspace, its socket and its log."""
 
     name = "local"
+    can_save = False
 
     def __init__(self, folder: Path, *, python: str, guest_path: Path, namespaces: bool = True) -> None:
         self._machines = folder / "machines"
@@ -100,13 +95,13 @@ class LocalEngine:
     async def pause(self, machine: Machine) -> None:
         async with self._turn(machine.id):
             _check_alive("pausing", machine)
-            stopped = await _in_thread("pausing", machine.id, _stop, [machine.pid], self._spared(machine))
+            stopped = await _in_thread("pausing", machine.id, family.stop, [machine.pid], self._spared(machine))
             self._paused.setdefault(machine.id, []).extend(stopped)
 
     async def resume(self, machine: Machine) -> None:
         async with self._turn(machine.id):
             _check_alive("resuming", machine)
-            await _in_thread("resuming", machine.id, _go_on, machine.pid, self._paused.pop(machine.id, []))
+            await _in_thread("resuming", machine.id, family.go_on, machine.pid, self._paused.pop(machine.id, []))
 
     async def destroy(self, machine_id: str) -> None:
         folder = self._machines / machine_id
@@ -126,8 +121,43 @@ class LocalEngine:
         except OSError as error:
             raise EngineError("reaching the guest of", machine.id, hint=str(error)) from error
 
+    async def save(self, machine: Machine, progress: Progress = silent) -> int:
+        raise _cannot_save("saving", machine.id)
+
+    async def halt(self, machine: Machine) -> None:
+        raise _cannot_save("halting", machine.id)
+
+    async def load(self, machine_id: str, slot: Slot) -> Machine:
+        raise _cannot_save("loading", machine_id)
+
+    async def discard(self, machine_id: str) -> None:
+        """There is never a saved state to forget."""
+
+    def found(self) -> list[Found]:
+        pids = {name: pid for name, (pid, _) in _find_guests(self._machines).items()}
+        names = {path.name for path in self._machines.iterdir()} | pids.keys()
+        return [Found(name, pids.get(name), is_saved=False) for name in sorted(names)]
+
     def leftovers(self) -> list[str]:
-        return sorted(path.name for path in self._machines.iterdir())
+        return [found.id for found in self.found()]
+
+    async def adopt(self, machine_id: str, slot: Slot) -> Machine:
+        """Of the processes of one that is paused, all that are stopped count as stopped by us."""
+        async with self._turn(machine_id):
+            if machine_id in self._running and not self._running[machine_id].ended.done():
+                raise EngineError("adopting", machine_id, hint="it is ours already")
+            guests = await _in_thread("adopting", machine_id, _find_guests, self._machines)
+            if machine_id not in guests:
+                raise EngineError("adopting", machine_id, hint="it has no process")
+            pid, stopped = guests[machine_id]
+            machine = Machine(machine_id, slot, self._machines / machine_id, pid, process.watch(pid))
+            # Only now: from here on its number cannot be that of another process without `ended` saying so.
+            if process.mark_of(pid, MARK) != str(machine.folder / SOCKET):
+                machine.ended.cancel()
+                raise EngineError("adopting", machine_id, hint="its process has just ended")
+            self._running[machine_id] = machine
+            self._paused[machine_id] = stopped
+            return machine
 
     def close(self) -> None:
         self._running.clear()
@@ -161,8 +191,7 @@ class LocalEngine:
 
     async def _launch(self, machine_id: str, slot: Slot) -> Machine:
         folder = self._machines / machine_id
-        # The socket's path is also the mark by which a later daemon finds the process again.
-        argv = [*self._guest, "--socket", str(folder / SOCKET), "--workspace", str(folder / WORKSPACE)]
+        argv = [*self._guest, MARK, str(folder / SOCKET), "--workspace", str(folder / WORKSPACE)]
         pid = await process.start(argv, log=folder / LOG, cwd=folder)
         machine = self._running[machine_id] = Machine(machine_id, slot, folder, pid, process.watch(pid))
         return machine
@@ -260,56 +289,23 @@ def _remove(folder: Path) -> None:
 def _find_stopped(mark: Path, known: Iterable[int]) -> list[int]:
     """Every process of the machine with this mark, stopped: it starts no more of them while they are ended."""
     roots = {*known, *process.find(str(mark))}
-    _stop(roots)
-    return list(_family(roots))
+    family.stop(roots)
+    return list(family.look().below(roots))
 
 
-def _stop(roots: Iterable[int], spared: Collection[int] = ()) -> list[int]:
-    """Stop `roots` and everything below them but those to be `spared`. Returns whom it stopped, in this order.
-
-    Parents come first, so that a shell does not see its jobs stop. A process with a stop signal before it cannot
-    fork, so what a look does not find in motion stays at rest.
-    """
-    stopped: dict[int, None] = {}
-    give_up_at = time.monotonic() + STOP_LIMIT_S
-    while True:
-        states = {pid: state for pid, state in _family(roots).items() if pid not in spared}
-        moving = [pid for pid, state in states.items() if state not in STOPPED_OR_OVER]
-        for pid in moving:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-                stopped[pid] = None
-        if all(states[pid] == IN_THE_KERNEL for pid in moving):
-            return list(stopped)
-        if time.monotonic() > give_up_at:
-            raise EngineError("stopping", f"processes {moving}", hint="they do not stop; look at their stacks in /proc")
-        time.sleep(RETRY_S / 5)
+def _find_guests(machines: Path) -> dict[str, tuple[int, list[int]]]:
+    """The first process of each machine, and those that were stopped in it if its guest is, parents first."""
+    marked = process.find_marked(MARK, f"{machines}/")
+    now = family.look()
+    found = {}
+    for rest, pids in marked.items():
+        first = [pid for pid in pids if pid in now.states and now.parents[pid] not in pids]
+        if first and rest.endswith(f"/{SOCKET}"):
+            stopped = [pid for pid, state in now.below(first[:1]).items() if state in family.STOPPED]
+            is_paused = any(pid in pids for pid in stopped)
+            found[rest.removesuffix(f"/{SOCKET}")] = (first[0], stopped if is_paused else [])
+    return found
 
 
-def _go_on(root: int, stopped: Iterable[int]) -> None:
-    """Let those of the `stopped` go on that are still below `root`. Whom somebody else stopped stays so.
-
-    Children come first, so that a shell finds its jobs running.
-    """
-    family = _family([root])
-    for pid in reversed(list(stopped)):
-        if pid in family:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-
-
-def _family(roots: Iterable[int]) -> dict[int, str]:
-    """The states of `roots` and of all processes below them, parents first."""
-    states: dict[int, str] = {}
-    children: defaultdict[int, list[int]] = defaultdict(list)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it is gone
-                # The name in the second field may hold anything, but no later ")" than its own.
-                state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-                states[int(entry.name)] = state
-                children[int(parent)].append(int(entry.name))
-    family = [pid for pid in roots if pid in states]
-    for pid in family:  # grows while it is walked
-        family += children[pid]
-    return {pid: states[pid] for pid in family}
+def _cannot_save(doing: str, subject: str) -> EngineError:
+    return EngineError(doing, subject, hint="the local engine cannot save a machine: its processes are the host's own")

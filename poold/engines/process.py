@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import subprocess
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,7 +39,10 @@ async def start(argv: Sequence[str], *, log: Path, keep_fds: Sequence[int] = (),
 
 
 def watch(pid: int) -> "asyncio.Future[str]":
-    """A future that is set to the reason once process `pid` is gone. If it is our child, it is reaped."""
+    """A future that is set to the reason once process `pid` is gone. If it is our child, it is reaped.
+
+    Who cancels it watches no longer.
+    """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str] = loop.create_future()
     try:
@@ -49,11 +53,14 @@ def watch(pid: int) -> "asyncio.Future[str]":
 
     def gone() -> None:
         loop.remove_reader(pidfd)
-        reason = _reap(pidfd)
-        os.close(pidfd)
         if not ended.done():
-            ended.set_result(reason)
+            ended.set_result(_reap(pidfd))
 
+    def forget(_: object) -> None:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+
+    ended.add_done_callback(forget)
     loop.add_reader(pidfd, gone)
     return ended
 
@@ -90,6 +97,26 @@ def find(marker: str) -> list[int]:
                 if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
     return found
+
+
+def find_marked(option: str, prefix: str) -> dict[str, list[int]]:
+    """Every process with the argument `option` followed by one that begins with `prefix`: by the rest of that one."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (mark := mark_of(int(entry.name), option)) is not None:
+            rest = mark.removeprefix(prefix)
+            if rest != mark:
+                found[rest].append(int(entry.name))
+    return dict(found)
+
+
+def mark_of(pid: int, option: str) -> str | None:
+    """The argument after `option` of process `pid`, if there is such a process with such arguments."""
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return os.fsdecode(arguments[arguments.index(os.fsencode(option)) + 1])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _reap(pidfd: int) -> str:

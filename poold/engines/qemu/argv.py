@@ -10,6 +10,7 @@ from pathlib import Path
 
 from contract.models import Shape
 
+MARK = "-name"
 GUEST_MAC = "02:57:41:52:00:02"  # the slot's network has a permanent neighbour entry for it
 
 # `panic=-1` and `-no-reboot`: a guest kernel that panics ends the process, and so the machine, at once.
@@ -69,13 +70,14 @@ def confine(netns: Path, uid: int, gid: int, argv: Sequence[str]) -> list[str]:
 
 
 def cold(folder: Path, accel: Accel, shape: Shape, files: Files, boot: Boot) -> list[str]:
-    """A machine that boots, with its memory in a file that can be frozen."""
+    """A machine that boots once it is told to, with its memory in a file that can be frozen."""
     return [
         *_process(folder, files, console=f"file,path={_fd(boot.console)}"),
         *hardware(accel, shape, files, share="on"),
         "-kernel", _fd(boot.kernel),
         "-initrd", _fd(boot.initramfs),
         "-append", accel.kernel_args(),
+        "-S",
     ]  # fmt: skip
 
 
@@ -113,7 +115,7 @@ def hardware(accel: Accel, shape: Shape, files: Files, *, share: str) -> list[st
 
 
 def mark(folder: Path) -> str:
-    """The argument by which a later daemon finds the process of the machine in `folder` again."""
+    """The argument after `MARK` by which a later daemon finds the process of the machine in `folder` again."""
     return str(folder).replace(",", ",,")
 
 
@@ -121,7 +123,7 @@ def _process(folder: Path, files: Files, *, console: str) -> list[str]:
     """The process around the machine."""
     return [
         "qemu-system-x86_64",
-        "-name", mark(folder),
+        MARK, mark(folder),
         "-nodefaults", "-no-user-config", "-nographic", "-no-reboot",
         "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
         "-chardev", f"socket,id=qmp,fd={files.qmp},server=on,wait=off",

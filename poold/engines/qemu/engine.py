@@ -7,25 +7,24 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from contract.models import Shape
-from poold.engines import Machine, Settle, Snapshot, process
-from poold.engines.qemu import argv, golden
+from poold.engines import Found, Limit, Machine, Progress, Settle, Snapshot, silent
+from poold.engines.qemu import argv, golden, made, pages, saved
+from poold.engines.qemu.faults import as_engine_errors
 from poold.engines.qemu.inherited import Inherited
+from poold.engines.qemu.made import Made
 from poold.engines.qemu.memory import Memories
-from poold.engines.qemu.qmp import Qmp
-from poold.errors import EngineError, NetError
+from poold.engines.qemu.vms import QMP_SOCKET, Vm, Vms
+from poold.errors import EngineError
 from poold.images import Image
-from poold.lifetimes import finish
+from poold.lifetimes import both, finish
 from poold.slots import Slot
 
 GUEST_ADDRESS = ("172.16.0.2", 1024)
-QMP_LIMIT_S = 30  # of patience with a QEMU that starts on a busy host
-QMP_SOCKET = "qmp.sock"
-LOG = "qemu.log"
-TELL_WHEN_LOADED = [{"capability": "events", "state": True}]
 
 SocketIn = Callable[[Slot], Awaitable[socket.socket]]
 OpenTap = Callable[[Slot], Awaitable[int]]
@@ -35,22 +34,34 @@ class QemuEngine:
     """Machines as QEMU processes under `folder`, each with its drive, its control socket and its log."""
 
     name = "qemu"
+    can_save = True
 
-    def __init__(self, folder: Path, *, accel: argv.Accel, socket_in: SocketIn, open_tap: OpenTap) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        accel: argv.Accel,
+        socket_in: SocketIn,
+        open_tap: OpenTap,
+        limit: Limit | None = None,
+    ) -> None:
         self._machines = folder / "machines"
         self._snapshots = folder / "snapshots"
         self._accel = accel
         self._socket_in = socket_in
         self._open_tap = open_tap
-        self._control: dict[str, Qmp] = {}
-        self._running: dict[str, Machine] = {}
+        self._vms = Vms(self._machines, limit)
         self._memories = Memories()
+        # One change at a time to the folder of a machine.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._version = subprocess.run(
             ["qemu-system-x86_64", "--version"], check=True, capture_output=True, text=True
         ).stdout.splitlines()[0]
         for path in (self._machines, self._snapshots):
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(0o700)
+
+    # Machines from images and snapshots.
 
     async def build_snapshot(self, image: Image, shape: Shape, slot: Slot, settle: Settle) -> Snapshot:
         key = self._key(image, shape)
@@ -62,13 +73,13 @@ class QemuEngine:
         folder = self._machines / machine_id
         await self.destroy(machine_id)
         try:
-            with _as_engine_errors("booting", str(shape)):
+            with as_engine_errors("booting", str(shape)):
                 await finish(asyncio.to_thread(golden.prepare, folder, shape, slot.uid))
-                machine, devices_fd = await self._boot(machine_id, slot, image, shape)
-            await settle(machine)
-            with _as_engine_errors("freezing", str(shape)):
-                await golden.freeze(self._control[machine_id], devices_fd)
-                await self._end(machine)
+                vm, devices_fd = await self._boot(machine_id, slot, image, shape)
+            await settle(vm.machine)
+            with as_engine_errors("freezing", str(shape)):
+                await golden.freeze(vm.control, devices_fd)
+                await self._vms.end(machine_id)
                 await finish(asyncio.to_thread(golden.keep, folder, snapshot))
         finally:
             await finish(self.destroy(machine_id))
@@ -76,28 +87,19 @@ class QemuEngine:
 
     async def restore(self, snapshot: Snapshot, slot: Slot, machine_id: str) -> Machine:
         try:
-            with _as_engine_errors("restoring", machine_id):
+            with as_engine_errors("restoring", machine_id):
                 return await self._restore(snapshot, slot, machine_id)
         except BaseException:
             await finish(self.destroy(machine_id))
             raise
 
+    # Machines that run.
+
     async def pause(self, machine: Machine) -> None:
-        await self._run(machine, "stop")
+        await self._vms.find(machine).run("stop")
 
     async def resume(self, machine: Machine) -> None:
-        await self._run(machine, "cont")
-
-    async def destroy(self, machine_id: str) -> None:
-        folder = self._machines / machine_id
-        machine = self._running.get(machine_id)
-        if machine is not None:
-            await self._end(machine)
-        else:
-            for pid in await asyncio.to_thread(process.find, argv.mark(folder)):
-                await process.end(pid)
-        with _as_engine_errors("removing", machine_id), contextlib.suppress(FileNotFoundError):
-            await finish(asyncio.to_thread(shutil.rmtree, folder))
+        await self._vms.find(machine).run("cont")
 
     async def dial(self, machine: Machine) -> socket.socket:
         if machine.ended.done():
@@ -114,40 +116,127 @@ class QemuEngine:
             raise
         return connection
 
+    async def destroy(self, machine_id: str) -> None:
+        # First, so that a save that is under way fails and does not keep us waiting.
+        await self._vms.end(machine_id)
+        async with self._turn(machine_id):
+            await self._vms.end(machine_id)
+            with as_engine_errors("removing", machine_id), contextlib.suppress(FileNotFoundError):
+                await finish(asyncio.to_thread(shutil.rmtree, self._machines / machine_id))
+
+    # Machines on disk.
+
+    async def save(self, machine: Machine, progress: Progress = silent) -> int:
+        async with self._turn(machine.id):
+            vm = self._vms.find(machine)
+            if (await vm.run("query-status")).get("status") == "running":
+                raise EngineError("saving", machine.id, hint="it runs: pause it first")
+            try:
+                with as_engine_errors("saving", machine.id):
+                    made_of = await asyncio.to_thread(made.read, machine.folder)
+                    fd = await finish(asyncio.to_thread(saved.begin, machine.folder), undo=os.close)
+                    await vm.save_devices(fd)
+                    return await saved.write(machine.folder, machine.pid, made_of, progress)
+            finally:
+                await finish(asyncio.to_thread(saved.remove_half, machine.folder))
+
+    async def halt(self, machine: Machine) -> None:
+        async with self._turn(machine.id):
+            if not saved.is_whole(machine.folder):
+                raise EngineError("halting", machine.id, hint="it is not saved, and would be lost")
+            await finish(self._vms.end(machine.id))
+
+    async def load(self, machine_id: str, slot: Slot) -> Machine:
+        async with self._turn(machine_id):
+            if self._vms.runs(machine_id):
+                raise EngineError("loading", machine_id, hint="it runs already")
+            if not saved.is_whole(self._machines / machine_id):
+                raise EngineError("loading", machine_id, hint="it is not saved on this host")
+            try:
+                with as_engine_errors("loading", machine_id):
+                    return await self._load(machine_id, slot)
+            except BaseException:
+                await finish(self._vms.end(machine_id))
+                raise
+
+    async def discard(self, machine_id: str) -> None:
+        async with self._turn(machine_id):
+            with as_engine_errors("forgetting the saved state of", machine_id):
+                await finish(asyncio.to_thread(saved.remove, self._machines / machine_id))
+
+    # Machines of a former daemon.
+
+    def found(self) -> list[Found]:
+        pids = self._vms.pids()
+        names = {path.name for path in self._machines.iterdir()} | pids.keys()
+        return [Found(name, pids.get(name), saved.is_whole(self._machines / name)) for name in sorted(names)]
+
     def leftovers(self) -> list[str]:
-        return sorted(path.name for path in self._machines.iterdir())
+        return [found.id for found in self.found()]
+
+    async def adopt(self, machine_id: str, slot: Slot) -> Machine:
+        async with self._turn(machine_id):
+            machine = await self._vms.adopt(machine_id, slot)
+            await finish(asyncio.to_thread(saved.remove_half, machine.folder))
+            return machine
 
     def close(self) -> None:
-        for control in self._control.values():
-            control.close()
-        self._control.clear()
+        self._vms.close()
         self._memories.close()
+
+    def _turn(self, machine_id: str) -> asyncio.Lock:
+        return self._turns.setdefault(machine_id, asyncio.Lock())
 
     def _key(self, image: Image, shape: Shape) -> str:
         """Two snapshots with the same key are the same: everything that makes a difference is in it."""
-        layout = argv.hardware(self._accel, shape, argv.Files(0, 0, 0, 0, 0), share="off")
+        layout = made.hardware(self._accel, shape)
         facts = "\n".join([self._version, image.key, str(shape), golden.FORMAT, argv.KERNEL_ARGS, *layout])
         return f"{shape.image}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
-    async def _restore(self, snapshot: Snapshot, slot: Slot, machine_id: str) -> Machine:
-        folder = self._machines / machine_id
-        await finish(asyncio.to_thread(golden.give_drive, snapshot, folder, slot.uid))
-        with Inherited() as inherited:
-            memory_fd = inherited.keep(await self._memories.open(snapshot.folder / golden.MEMORY))
-            files = await self._files(inherited, snapshot.image, slot, folder, memory_fd)
-            line = argv.restored(folder, self._accel, snapshot.shape, files)
-            devices_fd = inherited.open(snapshot.folder / golden.DEVICES, os.O_RDONLY)
-            machine = await finish(self._start(machine_id, slot, line, inherited))
-        await self._shake_hands(machine)
-        await self._load(machine, devices_fd)
-        return machine
+    def _made(self, shape: Shape, image_key: str) -> Made:
+        return Made.now(shape, image_key, qemu=self._version, accel=self._accel)
 
-    async def _boot(self, machine_id: str, slot: Slot, image: Image, shape: Shape) -> tuple[Machine, int]:
+    async def _restore(self, snapshot: Snapshot, slot: Slot, machine_id: str) -> Machine:
+        made_of = self._made(snapshot.shape, snapshot.image.key)
+        await finish(asyncio.to_thread(golden.outfit, snapshot, self._machines / machine_id, slot.uid, made_of))
+        vm, devices_fd = await self._start(machine_id, slot, snapshot.shape, snapshot.folder / golden.DEVICES)
+        await vm.load_devices(devices_fd)
+        return vm.machine
+
+    async def _load(self, machine_id: str, slot: Slot) -> Machine:
+        folder = self._machines / machine_id
+        made_of = await asyncio.to_thread(made.read, folder)
+        made_of.check_loads_under(self._made(made_of.shape, made_of.image_key), machine_id)
+        await finish(asyncio.to_thread(saved.prepare, folder, slot.uid, QMP_SOCKET))
+        opening = asyncio.to_thread(pages.open_pages, folder / saved.SAVED / saved.PAGES, made_of.memory_bytes)
+        with contextlib.closing(await finish(opening, undo=pages.Pages.close)) as content:
+            # While QEMU comes up, which takes as long.
+            vm, devices_fd = await both(
+                finish(asyncio.to_thread(content.check)),
+                self._start(machine_id, slot, made_of.shape, folder / saved.SAVED / saved.DEVICES),
+            )
+            await finish(asyncio.to_thread(saved.put_pages, vm.machine.pid, made_of.memory_bytes, content))
+        await vm.load_devices(devices_fd)
+        return vm.machine
+
+    async def _start(self, machine_id: str, slot: Slot, shape: Shape, devices: Path) -> tuple[Vm, int]:
+        """Start a machine that waits for the state of its devices. The number is its file of `devices`."""
+        folder = self._machines / machine_id
+        with Inherited() as inherited:
+            memory_fd = inherited.keep(await self._memories.open(folder / golden.MEMORY))
+            files = await self._files(inherited, folder / golden.ROOT, slot, folder, memory_fd)
+            devices_fd = inherited.open(devices, os.O_RDONLY)
+            line = argv.restored(folder, self._accel, shape, files)
+            vm = await self._vms.start(machine_id, slot, shape, self._confine(slot, line), inherited.fds)
+        await self._vms.shake_hands(vm)
+        return vm, devices_fd
+
+    async def _boot(self, machine_id: str, slot: Slot, image: Image, shape: Shape) -> tuple[Vm, int]:
         """Start a machine that boots in a prepared folder. The number is its file for the state of its devices."""
         folder = self._machines / machine_id
         with Inherited() as inherited:
             memory_fd = inherited.open(folder / golden.MEMORY, os.O_RDWR)
-            files = await self._files(inherited, image, slot, folder, memory_fd)
+            files = await self._files(inherited, image.rootfs, slot, folder, memory_fd)
             boot = argv.Boot(
                 kernel=inherited.open(image.kernel, os.O_RDONLY),
                 initramfs=inherited.open(image.initramfs, os.O_RDONLY),
@@ -155,77 +244,21 @@ class QemuEngine:
             )
             devices_fd = inherited.open(folder / golden.DEVICES, os.O_WRONLY)
             line = argv.cold(folder, self._accel, shape, files, boot)
-            machine = await finish(self._start(machine_id, slot, line, inherited))
-        await self._shake_hands(machine)
-        return machine, devices_fd
+            vm = await self._vms.start(machine_id, slot, shape, self._confine(slot, line), inherited.fds)
+        await self._vms.shake_hands(vm)
+        await vm.run("cont")
+        return vm, devices_fd
 
-    async def _files(self, inherited: Inherited, image: Image, slot: Slot, folder: Path, memory_fd: int) -> argv.Files:
+    async def _files(self, inherited: Inherited, root: Path, slot: Slot, folder: Path, memory_fd: int) -> argv.Files:
         return argv.Files(
             qmp=inherited.listen(folder / QMP_SOCKET),
             tap=inherited.keep(await self._open_tap(slot)),
             memory=memory_fd,
-            root=inherited.open(image.rootfs, os.O_RDONLY),
+            root=inherited.open(root, os.O_RDONLY),
             drive=inherited.open(folder / golden.DRIVE, os.O_RDWR),
         )
 
-    async def _start(self, machine_id: str, slot: Slot, line: Sequence[str], inherited: Inherited) -> Machine:
-        """Start QEMU as the slot's user.
-
-        Not to be left before its pid is known: while it becomes QEMU, its arguments cannot be relied upon to find it.
-        """
-        folder = self._machines / machine_id
-        confined = argv.confine(slot.netns, slot.uid, self._gid(slot), line)
-        pid = await process.start(confined, log=folder / LOG, keep_fds=inherited.fds)
-        machine = Machine(machine_id, slot, folder, pid, process.watch(pid))
-        self._running[machine_id] = machine
-        return machine
-
-    def _gid(self, slot: Slot) -> int:
-        """The machine's group: one that may open /dev/kvm, if it has to."""
-        return Path("/dev/kvm").stat().st_gid if self._accel.name == "kvm" else slot.uid
-
-    async def _shake_hands(self, machine: Machine) -> None:
-        """Connect to QEMU's control socket, or raise with what QEMU said before it gave up.
-
-        Only QEMU may still hold the listening end: then it hangs up on us when it ends.
-        """
-        try:
-            async with asyncio.timeout(QMP_LIMIT_S):
-                self._control[machine.id] = await Qmp.connect(machine.folder / QMP_SOCKET, machine.id)
-        except (TimeoutError, OSError, EngineError) as error:
-            said = (machine.folder / LOG).read_text(errors="replace")[-500:].strip()
-            raise EngineError("starting QEMU for", machine.id, hint=said or str(error)) from error
-
-    async def _load(self, machine: Machine, devices_fd: int) -> None:
-        """Bring the devices of a just started QEMU into the snapshot's state."""
-        control = self._control[machine.id]
-        async with asyncio.timeout(QMP_LIMIT_S):
-            await control.run("migrate-set-capabilities", capabilities=TELL_WHEN_LOADED)
-            await control.run("migrate-incoming", uri=f"fd:{devices_fd}")
-            await control.event("MIGRATION", status="completed")
-
-    async def _run(self, machine: Machine, command: str) -> None:
-        control = self._control.get(machine.id)
-        if control is None:
-            raise EngineError(command, machine.id, hint="the machine is gone")
-        try:
-            async with asyncio.timeout(QMP_LIMIT_S):
-                await control.run(command)
-        except TimeoutError as error:
-            raise EngineError(command, machine.id, hint=f"QEMU did not answer within {QMP_LIMIT_S} s") from error
-
-    async def _end(self, machine: Machine) -> None:
-        if not machine.ended.done():  # else the pid may be somebody else's by now
-            await process.end(machine.pid)
-        control = self._control.pop(machine.id, None)
-        if control is not None:
-            control.close()
-        self._running.pop(machine.id, None)
-
-
-@contextlib.contextmanager
-def _as_engine_errors(doing: str, subject: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, NetError) as error:
-        raise EngineError(doing, subject, hint=str(error)) from error
+    def _confine(self, slot: Slot, line: list[str]) -> list[str]:
+        """QEMU as the slot's user, in a group that may open /dev/kvm if it has to."""
+        gid = Path("/dev/kvm").stat().st_gid if self._accel.name == "kvm" else slot.uid
+        return argv.confine(slot.netns, slot.uid, gid, line)

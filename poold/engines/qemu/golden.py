@@ -8,13 +8,15 @@ from pathlib import Path
 
 from contract.models import Shape
 from poold.engines import Snapshot, sparse
+from poold.engines.qemu.made import Made
 from poold.engines.qemu.qmp import Qmp
 from poold.errors import EngineError
 
-FORMAT = "1"  # part of every snapshot's key: raise it when the files below change their meaning
+FORMAT = "2"  # part of every snapshot's key: raise it when the files below change their meaning
 MEMORY = "memory"
 DEVICES = "devices"
 DRIVE = "drive"
+ROOT = "root"
 CONSOLE = "console.log"
 FREEZE_LIMIT_S = 60
 MOST_SNAPSHOTS = 16  # about 100 MB each
@@ -41,10 +43,16 @@ def prepare(folder: Path, shape: Shape, uid: int) -> None:
     _format(folder / DRIVE)
 
 
-def give_drive(snapshot: Snapshot, folder: Path, uid: int) -> None:
-    """A machine's folder, with its own copy of the snapshot's drive. Blocks."""
+def outfit(snapshot: Snapshot, folder: Path, uid: int, made_of: Made) -> None:
+    """A machine's folder, with its own copy of the snapshot's drive, and with what it shares with others. Blocks.
+
+    Memory and root are there by names of its own: snapshots are pruned and images replaced, and it outlives both.
+    """
     folder.mkdir(mode=0o700)
+    for name in (MEMORY, ROOT):
+        sparse.share(snapshot.folder / name, folder / name)
     sparse.clone(snapshot.folder / DRIVE, folder / DRIVE, mode=0o600, uid=uid)
+    made_of.write(folder)
 
 
 def _format(drive: Path) -> None:
@@ -72,11 +80,12 @@ def keep(folder: Path, snapshot: Snapshot) -> None:
     (folder / MEMORY).rename(making / MEMORY)
     (folder / DEVICES).rename(making / DEVICES)
     sparse.clone(folder / DRIVE, making / DRIVE, mode=0o600, uid=0)
-    for path in (*making.iterdir(), making):
+    for path in making.iterdir():
         os.chown(path, 0, 0)
-        fd = os.open(path, os.O_RDONLY)
-        os.fsync(fd)
-        os.close(fd)
+    # The image may be on another file system. Here it costs one copy for all machines, and they need only link.
+    sparse.share(snapshot.image.rootfs, making / ROOT)
+    for path in (*making.iterdir(), making):
+        sparse.sync(path)
     making.rename(snapshot.folder)
     _prune(snapshot.folder.parent)
 

@@ -17,20 +17,26 @@ SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_S
 MOST = 8  # shapes whose memory is held, some 100 MB each; a machine that runs holds its own in any case
 
 
+# A file by any of its names: a machine has its snapshot's memory under a name of its own. A number of a file that is
+# gone may be given to another one, hence the time and the size.
+Key = tuple[int, int, int, int]
+
+
 class Memories:
     """The sealed memories in use, the most recently used last."""
 
     def __init__(self) -> None:
-        self._held: dict[Path, int] = {}
+        self._held: dict[Key, int] = {}
         self._turn = asyncio.Lock()
 
     async def open(self, path: Path) -> int:
         """An open file with the content of `path`, sealed. It is the caller's to close."""
         async with self._turn:
-            fd = self._held.pop(path, None)
+            key = await asyncio.to_thread(_key, path)
+            fd = self._held.pop(key, None)
             if fd is None:
                 fd = await finish(asyncio.to_thread(load_sealed, path), undo=os.close)
-            self._held[path] = fd
+            self._held[key] = fd
             while len(self._held) > MOST:
                 os.close(self._held.pop(next(iter(self._held))))
             return os.dup(fd)
@@ -39,6 +45,11 @@ class Memories:
         for fd in self._held.values():
             os.close(fd)
         self._held.clear()
+
+
+def _key(path: Path) -> Key:
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def load_sealed(path: Path) -> int:

@@ -5,7 +5,11 @@ in size and waited for with a limit by the caller.
 """
 
 import asyncio
+import contextlib
+import os
+import socket
 from collections import deque
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ import orjson
 
 from poold.engines.qemu.inherited import open_folder
 from poold.errors import EngineError
+from poold.lifetimes import finish
 
 MAX_LINE = 1 << 20  # QEMU's longest reply that we ask for is a few KB
 KEPT_EVENTS = 64
@@ -45,12 +50,25 @@ class Qmp:
 
     async def run(self, command: str, **arguments: Any) -> Any:
         """Run one command and return what it returns."""
+        return await self._ask(command, arguments, self._send)
+
+    @contextlib.asynccontextmanager
+    async def lent(self, fd: int) -> AsyncIterator[str]:
+        """The name by which QEMU opens our open file `fd` during the block. QEMU needs no right to open its path."""
+        added = await self._ask("add-fd", {}, lambda line: self._send_with(line, fd))
+        try:
+            yield f"/dev/fdset/{added['fdset-id']}"
+        finally:
+            with contextlib.suppress(EngineError):  # it has hung up: then it has nothing any more
+                await finish(self.run("remove-fd", **{"fdset-id": added["fdset-id"]}))
+
+    async def _ask(self, command: str, arguments: dict[str, Any], send: Callable[[bytes], None]) -> Any:
         async with self._turn:
             self._last_id += 1
             request = {"execute": command, "arguments": arguments, "id": self._last_id}
             try:
-                self._writer.write(orjson.dumps(request) + b"\n")
-            except RuntimeError as error:  # uvloop's word for a connection that has ended
+                send(orjson.dumps(request) + b"\n")
+            except (RuntimeError, OSError) as error:  # the first is uvloop's word for a connection that has ended
                 raise EngineError("QMP", self._subject, hint="QEMU hung up") from error
             while True:
                 reply = await self._line()
@@ -62,6 +80,18 @@ class Qmp:
                     return reply["return"]
                 else:
                     raise EngineError(command, self._subject, hint=str(reply.get("error")))
+
+    def _send(self, line: bytes) -> None:
+        self._writer.write(line)
+
+    def _send_with(self, line: bytes, fd: int) -> None:
+        """Send a line and an open file with it. Past the stream, which has nothing to send: each command was answered.
+
+        The command of one who was cancelled may overtake; nobody waits for its reply.
+        """
+        connected = self._writer.get_extra_info("socket")
+        with socket.socket(fileno=os.dup(connected.fileno())) as plain:
+            socket.send_fds(plain, [line], [fd])
 
     async def event(self, name: str, **data: Any) -> dict[str, Any]:
         """The next event `name` with `data`, also one that came while a command ran. Others are dropped."""

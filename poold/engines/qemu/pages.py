@@ -1,0 +1,201 @@
+"""The pages that a machine made its own, in one file: a head, the pages' bytes, and a table of where they belong.
+
+Only what differs from the golden memory is in it, so its size is what the machine changed and not what it has. A page
+of zeros is a line of the table and no bytes. Nothing of a file is used before all of it was checked: a page at the
+wrong place would be a machine that goes wrong hours later.
+"""
+
+import mmap
+import os
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from poold.errors import EngineError
+
+PAGE = 4096
+MAGIC = b"WRNPAGE1"
+# Magic, bytes of the whole memory, bytes of pages, runs, checksum of the pages, checksum of the table.
+HEAD = struct.Struct("<8sQQQII")
+RUN = struct.Struct("<QII")  # the first page, how many, and whether they are zeros
+DATA_AT = PAGE  # so that pages are aligned in the file too
+CHUNK = 256 * PAGE  # what is read, compared and written at once
+
+ZERO_PAGE = bytes(PAGE)
+ZEROS = bytes(CHUNK)
+SAME, DATA, ZERO = 0, 1, 2
+STRETCHES = re.compile(rb"\x01+|\x02+")
+
+Run = tuple[int, int, int]  # as in the table
+Read = Callable[[int, int], bytes]  # (offset in the memory, count)
+Progress = Callable[[int, int], None]
+
+
+class Writer:
+    """Writes a file of pages into `fd`, which is empty. Blocks."""
+
+    def __init__(self, fd: int, memory_bytes: int) -> None:
+        self._fd = fd
+        self._memory_bytes = memory_bytes
+        self._runs: list[Run] = []
+        self._bytes = 0
+        self._checksum = 0
+        os.lseek(fd, DATA_AT, os.SEEK_SET)
+
+    def add(self, first_page: int, mine: bytes, golden: bytes) -> None:
+        """Keep those of the pages `mine`, from `first_page` on, that are not as in `golden`. Later pages come later."""
+        offsets = range(0, len(mine), PAGE)
+        kinds = bytes(_kind(mine[at : at + PAGE], golden[at : at + PAGE]) for at in offsets)
+        view = memoryview(mine)
+        for stretch in STRETCHES.finditer(kinds):
+            start, end = stretch.span()
+            is_zero = kinds[start] == ZERO
+            self._note(first_page + start, end - start, is_zero)
+            if not is_zero:
+                self._write(view[start * PAGE : end * PAGE])
+
+    def finish(self) -> int:
+        """Write the table and, last, the head. Returns the size of the file."""
+        table = b"".join(RUN.pack(*run) for run in self._runs)
+        _write_all(self._fd, memoryview(table))
+        sums = self._checksum, zlib.crc32(table)
+        os.pwrite(self._fd, HEAD.pack(MAGIC, self._memory_bytes, self._bytes, len(self._runs), *sums), 0)
+        return DATA_AT + self._bytes + len(table)
+
+    def _note(self, first: int, count: int, is_zero: bool) -> None:
+        """One run more, or a longer last one."""
+        if self._runs:
+            last, pages, kind = self._runs[-1]
+            if last + pages == first and kind == is_zero:
+                self._runs[-1] = (last, pages + count, kind)
+                return
+        self._runs.append((first, count, int(is_zero)))
+
+    def _write(self, data: memoryview) -> None:
+        _write_all(self._fd, data)
+        self._checksum = zlib.crc32(data, self._checksum)
+        self._bytes += len(data)
+
+
+def _kind(mine: bytes, golden: bytes) -> int:
+    if mine == golden:
+        return SAME
+    return ZERO if mine == ZERO_PAGE else DATA
+
+
+def write(writer: Writer, runs: Iterable[tuple[int, int]], own: Read, golden: Read, at: Progress) -> int:
+    """Write the pages of `runs` (first page, count; ascending), as far as `own` differs from `golden`.
+
+    Returns the size of the file. `at` is told how many of how many bytes were looked at. Blocks.
+    """
+    pieces = [piece for run in runs for piece in _pieces(*run)]
+    total = sum(count for _, count in pieces)
+    done = 0
+    for offset, count in pieces:
+        writer.add(offset // PAGE, own(offset, count), golden(offset, count))
+        done += count
+        at(done, total)
+    return writer.finish()
+
+
+def _pieces(first_page: int, pages: int) -> Iterator[tuple[int, int]]:
+    """A run as (offset, bytes) of at most one chunk each."""
+    for offset in range(first_page * PAGE, (first_page + pages) * PAGE, CHUNK):
+        yield offset, min(CHUNK, (first_page + pages) * PAGE - offset)
+
+
+@dataclass(frozen=True)
+class Pages:
+    """A file of pages whose head and table make sense. Its bytes do once `check` has returned. Close it."""
+
+    path: Path
+    file: mmap.mmap
+    content: memoryview  # of the pages
+    checksum: int
+    runs: list[Run]
+
+    def check(self) -> None:
+        """Raise `EngineError` if a byte of a page is not what was written. Blocks."""
+        if zlib.crc32(self.content) != self.checksum:
+            raise _broken(self.path, "the checksum of its pages is wrong")
+
+    def put(self, mem_fd: int, address: int) -> None:
+        """Write every page where it belongs in the memory at `address` of `mem_fd`. Blocks."""
+        taken = 0
+        for first, count, is_zero in self.runs:
+            if is_zero:
+                for offset, size in _pieces(first, count):
+                    _put(mem_fd, memoryview(ZEROS)[:size], address + offset)
+            else:
+                size = count * PAGE
+                _put(mem_fd, self.content[taken : taken + size], address + first * PAGE)
+                taken += size
+
+    def close(self) -> None:
+        self.content.release()
+        self.file.close()
+
+
+def open_pages(path: Path, memory_bytes: int) -> Pages:
+    """The pages in the file `path`, for a memory of this size. Blocks.
+
+    Raises `EngineError` if the file was cut, is no such file, or is one of another memory.
+    """
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < DATA_AT:
+            raise _broken(path, f"it has {size} bytes and no room for its head")
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        with memoryview(mapped) as whole:
+            return _parse(path, mapped, whole, memory_bytes)
+    except BaseException:
+        mapped.close()
+        raise
+
+
+def _parse(path: Path, mapped: mmap.mmap, whole: memoryview, memory_bytes: int) -> Pages:
+    magic, memory, size, count, data_sum, table_sum = HEAD.unpack_from(whole)
+    if magic != MAGIC:
+        raise _broken(path, "it does not begin as a file of pages")
+    if memory != memory_bytes:
+        raise _broken(path, f"it is of a memory of {memory} bytes, not {memory_bytes}")
+    if len(whole) != DATA_AT + size + count * RUN.size:
+        raise _broken(path, f"it has {len(whole)} bytes, not those that its head tells of")
+    table = bytes(whole[DATA_AT + size :])
+    if zlib.crc32(table) != table_sum:
+        raise _broken(path, "the checksum of its table is wrong")
+    runs: list[Run] = list(RUN.iter_unpack(table))
+    _check_runs(path, runs, memory_bytes, size)
+    return Pages(path, mapped, whole[DATA_AT : DATA_AT + size], data_sum, runs)
+
+
+def _check_runs(path: Path, runs: list[Run], memory_bytes: int, size: int) -> None:
+    """Ascending, apart, inside of the memory, and with as many bytes as there are."""
+    end = with_bytes = 0
+    for first, count, is_zero in runs:
+        if first < end or count == 0 or is_zero not in (0, 1) or (first + count) * PAGE > memory_bytes:
+            raise _broken(path, f"its table has a run of {count} pages at {first}")
+        end = first + count
+        with_bytes += 0 if is_zero else count * PAGE
+    if with_bytes != size:
+        raise _broken(path, f"its table tells of {with_bytes} bytes of pages and it has {size}")
+
+
+def _put(fd: int, data: memoryview, address: int) -> None:
+    while data:
+        written = os.pwrite(fd, data, address)
+        data = data[written:]
+        address += written
+
+
+def _write_all(fd: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _broken(path: Path, what: str) -> EngineError:
+    return EngineError("reading", str(path), hint=f"{what}: the saved machine is damaged")
