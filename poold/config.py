@@ -8,8 +8,6 @@ from pathlib import Path
 
 from contract.models import MAX_TIMEOUT_S, Rules, ShapeLimits
 from poold.errors import ConfigError
-from poold.ledger.retention import Keep
-from poold.pressure import Threshold, Thresholds
 
 ENGINES = ("qemu", "local")
 POOL_ENTRY = re.compile(r"([a-z][a-z0-9_-]*)=([0-9]{1,6})(?:-([0-9]{1,6}))?")
@@ -38,8 +36,10 @@ class Config:
     pool: Mapping[str, PoolSize]
     default_image: str
     rules: Rules  # of a sandbox whose request and whose owner do not say
-    keep: Keep
-    thresholds: Thresholds  # of pressure on this host
+    keep_sandboxes_days: int  # after their end
+    keep_audit_days: int
+    min_memory_mb: int  # that must be free on this host, or nothing new is started
+    min_disk_mb: int
     cgroup: str  # the name of our control groups
     guest_path: Path  # the guest's package, for the local engine
 
@@ -71,14 +71,10 @@ class Config:
             default_image=environ.get("POOLD_DEFAULT_IMAGE", "host" if engine == "local" else "python"),
             guest_path=Path(environ.get("POOLD_GUEST", str(Path(__file__).parent.parent / "guest"))).absolute(),
             rules=Rules(timeout_sec=read.integer("POOLD_DEFAULT_TIMEOUT_SEC", 3600, 1, MAX_TIMEOUT_S)),
-            keep=Keep(
-                ended_days=read.integer("POOLD_KEEP_SANDBOXES_DAYS", 30, 1, 36_500),
-                audit_days=read.integer("POOLD_KEEP_AUDIT_DAYS", 365, 1, 36_500),
-            ),
-            thresholds=Thresholds(
-                memory_available_mb=read.floor("POOLD_MIN_MEMORY_MB", 512),
-                disk_free_mb=read.floor("POOLD_MIN_DISK_MB", 2048),
-            ),
+            keep_sandboxes_days=read.integer("POOLD_KEEP_SANDBOXES_DAYS", 30, 1, 36_500),
+            keep_audit_days=read.integer("POOLD_KEEP_AUDIT_DAYS", 365, 1, 36_500),
+            min_memory_mb=read.integer("POOLD_MIN_MEMORY_MB", 512, 1, 1 << 40),
+            min_disk_mb=read.integer("POOLD_MIN_DISK_MB", 2048, 1, 1 << 40),
             cgroup=read.name("POOLD_CGROUP", "warren"),
         )
 
@@ -101,11 +97,6 @@ class _Reader:
         if not re.fullmatch(r"[0-9]{1,12}", text) or not low <= int(text) <= high:
             raise ConfigError(f"{name} must be a whole number from {low} to {high}, got {text!r}")
         return int(text)
-
-    def floor(self, name: str, default: int) -> Threshold:
-        """So much must be free; after it was not, half as much again before it is well."""
-        least = self.integer(name, default, 1, 1 << 40)
-        return Threshold(least, least * 3 // 2 + 1)
 
     def name(self, name: str, default: str) -> str:
         text = self._environ.get(name, default)

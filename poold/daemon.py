@@ -30,6 +30,7 @@ from poold.metrics import Metrics
 from poold.net import Slots as NetSlots
 from poold.net import open_slots
 from poold.pool import Places, Pool, Slots
+from poold.pressure import Threshold, Thresholds
 from poold.sandboxes import Defaults, Means, Sandboxes, Sources
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
@@ -64,7 +65,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
     """Serve until `stop` is set. `ready` is called once requests are answered. Running sandboxes outlive this."""
     metrics = Metrics()
     async with _opened(config, metrics) as ledger, _ground(config, ledger, sources) as (ground, todo, recovery):
-        watch = Watch(config.state_dir, metrics, config.thresholds)
+        watch = Watch(config.state_dir, metrics, _thresholds(config))
         pool = Pool(
             ground.engine,
             ground.images,
@@ -203,6 +204,14 @@ def _places(config: Config, ground: Ground, sources: Sources) -> Places:
     )
 
 
+def _thresholds(config: Config) -> Thresholds:
+    """So much must be free; after it was not, half as much again before it is well."""
+    return Thresholds(
+        memory_available_mb=Threshold(config.min_memory_mb, config.min_memory_mb * 1.5),
+        disk_free_mb=Threshold(config.min_disk_mb, config.min_disk_mb * 1.5),
+    )
+
+
 def _facts(config: Config, ground: Ground, sources: Sources) -> Facts:
     try:
         ours = version("warren")
@@ -222,10 +231,11 @@ def _facts(config: Config, ground: Ground, sources: Sources) -> Facts:
 @contextlib.asynccontextmanager
 async def _upkeep(ledger: Ledger, config: Config, sources: Sources) -> AsyncIterator[None]:
     """Remove from the ledger what is too old, now and then."""
+    keep = retention.Keep(ended_days=config.keep_sandboxes_days, audit_days=config.keep_audit_days)
 
     async def forever() -> None:
         while True:
-            sweep = partial(retention.sweep, keep=config.keep, now_ms=sources.now_ms())
+            sweep = partial(retention.sweep, keep=keep, now_ms=sources.now_ms())
             wait_s = BETWEEN_SWEEPS_S
             try:
                 if (await ledger.write(sweep, durable=False)).done:

@@ -44,6 +44,7 @@ class Found:
     id: str
     pid: int | None  # of its process, if it has one
     is_saved: bool
+    uid: int | None = None  # of its process: the user of its slot
 
 
 Settle = Callable[[Machine], Awaitable[None]]
@@ -108,8 +109,11 @@ class Engine(Protocol):
         """
         ...
 
-    async def halt(self, machine: Machine) -> None:
-        """End the process of a saved machine and keep its saved state and drive. Refused for one that is not saved."""
+    async def halt(self, machine_id: str) -> None:
+        """End the process of a saved machine, if it has one, and keep its saved state and drive.
+
+        Refused for one that is not saved.
+        """
         ...
 
     async def load(self, machine_id: str, slot: Slot) -> Machine:
@@ -137,10 +141,6 @@ class Engine(Protocol):
 
         Whether it is paused is for the caller to know, or to change.
         """
-        ...
-
-    def leftovers(self) -> list[str]:
-        """The ids of all machines that have anything on this host, running or not."""
         ...
 
     def close(self) -> None:

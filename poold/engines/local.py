@@ -124,8 +124,8 @@ class LocalEngine:
     async def save(self, machine: Machine, progress: Progress = silent) -> int:
         raise _cannot_save("saving", machine.id)
 
-    async def halt(self, machine: Machine) -> None:
-        raise _cannot_save("halting", machine.id)
+    async def halt(self, machine_id: str) -> None:
+        raise _cannot_save("halting", machine_id)
 
     async def load(self, machine_id: str, slot: Slot) -> Machine:
         raise _cannot_save("loading", machine_id)
@@ -136,10 +136,7 @@ class LocalEngine:
     def found(self) -> list[Found]:
         pids = {name: pid for name, (pid, _) in _find_guests(self._machines).items()}
         names = {path.name for path in self._machines.iterdir()} | pids.keys()
-        return [Found(name, pids.get(name), is_saved=False) for name in sorted(names)]
-
-    def leftovers(self) -> list[str]:
-        return [found.id for found in self.found()]
+        return [Found(name, pids.get(name), is_saved=False, uid=os.getuid()) for name in sorted(names)]
 
     async def adopt(self, machine_id: str, slot: Slot) -> Machine:
         """Of the processes of one that is paused, all that are stopped count as stopped by us."""

@@ -119,6 +119,14 @@ def mark_of(pid: int, option: str) -> str | None:
         return None
 
 
+def owner(pid: int) -> int | None:
+    """The user that process `pid` runs as, or None if there is none."""
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+
+
 def _reap(pidfd: int) -> str:
     """Collect the process if it is our child, and say how it ended."""
     try:

@@ -130,13 +130,7 @@ class Pool:
 
     async def put_away(self, place: Place, error: WarrenError | None = None) -> None:
         """The place is given back, and its machine stays on disk. Whoever waits for its guest gets `error`."""
-        machine = place.machine
-
-        async def halt(_machine_id: str) -> None:
-            if machine is not None:
-                await self.engine.halt(machine)
-
-        await finish(self._release(place, halt, error))
+        await finish(self._release(place, self.engine.halt, error))
 
     async def _release(self, place: Place, end: Callable[[str], Any], error: WarrenError | None = None) -> None:
         if place.machine_id == "":

@@ -12,7 +12,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from contract.models import Shape
-from poold.engines import Found, Limit, Machine, Progress, Settle, Snapshot, silent
+from poold.engines import Found, Limit, Machine, Progress, Settle, Snapshot, process, silent
 from poold.engines.qemu import argv, golden, made, pages, saved
 from poold.engines.qemu.faults import as_engine_errors
 from poold.engines.qemu.inherited import Inherited
@@ -140,11 +140,11 @@ class QemuEngine:
             finally:
                 await finish(asyncio.to_thread(saved.remove_half, machine.folder))
 
-    async def halt(self, machine: Machine) -> None:
-        async with self._turn(machine.id):
-            if not saved.is_whole(machine.folder):
-                raise EngineError("halting", machine.id, hint="it is not saved, and would be lost")
-            await finish(self._vms.end(machine.id))
+    async def halt(self, machine_id: str) -> None:
+        async with self._turn(machine_id):
+            if not saved.is_whole(self._machines / machine_id):
+                raise EngineError("halting", machine_id, hint="it is not saved, and would be lost")
+            await finish(self._vms.end(machine_id))
 
     async def load(self, machine_id: str, slot: Slot) -> Machine:
         async with self._turn(machine_id):
@@ -169,10 +169,11 @@ class QemuEngine:
     def found(self) -> list[Found]:
         pids = self._vms.pids()
         names = {path.name for path in self._machines.iterdir()} | pids.keys()
-        return [Found(name, pids.get(name), saved.is_whole(self._machines / name)) for name in sorted(names)]
+        return [self._found(name, pids.get(name)) for name in sorted(names)]
 
-    def leftovers(self) -> list[str]:
-        return [found.id for found in self.found()]
+    def _found(self, name: str, pid: int | None) -> Found:
+        uid = None if pid is None else process.owner(pid)
+        return Found(name, pid if uid is not None else None, saved.is_whole(self._machines / name), uid)
 
     async def adopt(self, machine_id: str, slot: Slot) -> Machine:
         async with self._turn(machine_id):
