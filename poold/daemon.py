@@ -161,7 +161,10 @@ async def _slots(config: Config, ground: Ground, keep: Collection[int]) -> Async
     async with open_slots(config.run_dir, count=config.slots, base_uid=config.base_uid, keep=keep) as slots:
         ground.net = ground.slots = slots
         ground.slot_of = slots.kept
-        yield
+        try:
+            yield
+        finally:
+            slots.spare_taken()  # whatever is still in use, a machine runs in it
 
 
 async def _qemu(config: Config) -> Ground:

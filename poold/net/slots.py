@@ -28,6 +28,7 @@ class Slots:
         self._free: deque[Slot] = deque()
         self._taken: dict[int, Slot] = {}
         self._closed = False
+        self.spared: Collection[int] = ()
 
     @property
     def free(self) -> int:
@@ -38,6 +39,10 @@ class Slots:
     def taken(self) -> frozenset[Slot]:
         """The slots in use, among them those that were kept from a former run."""
         return frozenset(self._taken.values())
+
+    def spare_taken(self) -> None:
+        """The slots in use outlive the block: machines run on in them."""
+        self.spared = list(self._taken)
 
     def kept(self, number: int) -> Slot | None:
         """The slot with this number, if it is in use."""
@@ -122,11 +127,11 @@ def _open_tap(slot: Slot) -> int:
 
 @asynccontextmanager
 async def open_slots(run_dir: Path, *, count: int, base_uid: int, keep: Collection[int] = ()) -> AsyncIterator[Slots]:
-    """Have `count` slots during the block, numbered from 0, pinned in `run_dir/netns`. Those taken outlive it.
+    """Have `count` slots during the block, numbered from 0, pinned in `run_dir/netns`. After it none is left.
 
-    A daemon leaves the slots of machines that run on, and one that is killed leaves all. The next one removes them, but
-    for those in `keep`: they are `taken` from the start, if they are still there. If opening fails or is cancelled,
-    they are left as they were.
+    But for those that were to be `spare`d. A daemon that is killed leaves all. The next one removes them, but for those
+    in `keep`: they are `taken` from the start, if they are still there. If opening fails or is cancelled, they are left
+    as they were.
     """
     pins = run_dir / "netns"
     async with open_worker() as worker:
@@ -137,7 +142,7 @@ async def open_slots(run_dir: Path, *, count: int, base_uid: int, keep: Collecti
             try:
                 spared = await slots.adopt(keep)
                 await slots.fill()
+                spared = ()
                 yield slots
-                spared = [slot.number for slot in slots.taken]
             finally:
-                await finish(slots.close(spared))
+                await finish(slots.close(spared or slots.spared))

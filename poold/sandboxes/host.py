@@ -6,9 +6,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
-from typing import Any
 
-from contract.errors import BadField, CapacityError, WarrenError, WrongState
+from contract.errors import BadField, CapacityError, FaultError, WarrenError, WrongState
 from contract.ids import new_id
 from contract.models import Caller, CreateSandbox, Next, Rules, RulesAsked, Sandbox, Shape
 from contract.states import Event, State
@@ -18,7 +17,8 @@ from poold.lifetimes import finish
 from poold.link import Guest
 from poold.sandboxes import operations, timeline
 from poold.sandboxes.lifecycle import following
-from poold.sandboxes.means import Defaults, Live, Means, Turns
+from poold.sandboxes.means import Defaults, Live, Means
+from poold.sandboxes.turns import Creations, Turns
 
 log = logging.getLogger("poold.sandboxes")
 
@@ -40,7 +40,7 @@ class Sandboxes:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._of_owners: dict[str, RulesAsked] = {}
         self._turns = Turns()
-        self._creating: set[asyncio.Task[Any]] = set()
+        self._creations = Creations()
         self._stopping = False
         self.is_draining = False
         self._tasks = asyncio.TaskGroup()
@@ -56,8 +56,7 @@ class Sandboxes:
     async def stop(self) -> None:
         """Begin nothing any more, let what is under way come to its end, and let go of every machine."""
         self._stopping = True
-        for task in self._creating:
-            task.cancel()
+        self._creations.end(CapacityError(STOPPING))
         for timer in self._timers.values():
             timer.cancel()
         await self._turns.all_over()
@@ -71,33 +70,19 @@ class Sandboxes:
     async def create(self, request: CreateSandbox, caller: Caller = BY_ITSELF) -> Sandbox:
         """A running sandbox whose guest has answered. If this raises or is cancelled, nothing runs for it."""
         self._may_begin()
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 — a coroutine runs in a task
-        self._creating.add(task)
         began = time.monotonic()
         try:
-            sandbox = await self._create(request, caller)
-        except asyncio.CancelledError:
-            if self._stopping and not task.uncancel():  # by `stop` and by nobody else
-                raise CapacityError(STOPPING) from None
-            raise
+            sandbox = self._new(request, self._shape(request), caller, await self._rules(request, caller))
+            async with self._creations.under_way(sandbox.id), self._turns.of(sandbox.id):
+                live = await operations.create(self._means, sandbox, request, caller)
+                self._watch(live)
         except CapacityError:
             self._means.metrics.claims_total.add(outcome="refused")
             raise
-        except WarrenError:
+        except FaultError:
             self._means.metrics.claims_total.add(outcome="failed")
             raise
-        finally:
-            self._creating.discard(task)
         self._means.metrics.claim_seconds.observe(time.monotonic() - began)
-        return sandbox
-
-    async def _create(self, request: CreateSandbox, caller: Caller) -> Sandbox:
-        shape = self._shape(request)
-        sandbox = self._new(request, shape, caller, await self._rules(request, caller))
-        async with self._turns.of(sandbox.id):
-            live = await operations.create(self._means, sandbox, request, caller)
-            self._watch(live)
         return self._with_next(live.sandbox)
 
     async def get(self, sandbox_id: str) -> Sandbox:
@@ -153,6 +138,8 @@ class Sandboxes:
         self, sandbox_id: str, caller: Caller = BY_ITSELF, reason: str = "destroyed by request"
     ) -> Sandbox:
         """Stop the sandbox and give back all that it used. Destroying a stopped one changes nothing."""
+        error = SandboxStopped(f"sandbox {sandbox_id} was stopped: {reason}")
+        self._creations.end(error, sandbox_id)
         async with self._turns.of(sandbox_id):
             try:
                 sandbox = await self._means.move(sandbox_id, Event.STOP, caller, reason=reason)
@@ -160,7 +147,6 @@ class Sandboxes:
                 sandbox = await self.get(sandbox_id)
                 if sandbox.state is not State.STOPPED:
                     raise
-            error = SandboxStopped(f"sandbox {sandbox_id} was stopped: {reason}")
             await finish(self._free(sandbox, error))
         return sandbox
 

@@ -2,9 +2,8 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -86,31 +85,3 @@ class Live:
     @property
     def activity(self) -> Activity:
         return Activity(self.active_ms, self.users > 0)
-
-
-@dataclass
-class Turns:
-    """One operation at a time on each sandbox."""
-
-    _locks: dict[str, tuple[asyncio.Lock, list[None]]] = field(default_factory=dict)
-    _none: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @asynccontextmanager
-    async def of(self, sandbox_id: str) -> AsyncIterator[None]:
-        lock, users = self._locks.setdefault(sandbox_id, (asyncio.Lock(), []))
-        users.append(None)
-        try:
-            async with lock:
-                yield
-        finally:
-            users.pop()
-            if not users:
-                del self._locks[sandbox_id]
-            if not self._locks:
-                self._none.set()
-
-    async def all_over(self) -> None:
-        """Wait until no operation is under way."""
-        while self._locks:
-            self._none.clear()
-            await self._none.wait()

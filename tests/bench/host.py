@@ -19,6 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 IMAGES = Path(os.environ.get("WARREN_IMAGES", ROOT / "build" / "images"))
 WARM_LIMIT_S = 240.0
+STOP_LIMIT_S = 60.0
 
 
 @dataclass
@@ -30,6 +31,37 @@ class Host:
     folder: Path
     state: Path
     connection: http.client.HTTPConnection
+    socket: Path  # for pooldctl
+    environment: dict[str, str]
+
+    def start(self) -> None:
+        """Start poold, again if it was stopped."""
+        with (self.folder / "log").open("ab") as log:
+            argv = [sys.executable, "-m", "poold"]
+            self.process = subprocess.Popen(argv, cwd=ROOT, env=self.environment, stdout=log, stderr=log)
+
+    def stop(self) -> None:
+        """Stop poold as its operator would. Its sandboxes run on."""
+        self.connection.close()
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def kill(self) -> None:
+        """Kill poold in the middle of whatever it does."""
+        self.connection.close()
+        self.process.kill()
+        self.process.wait()
+
+    def stop_all(self) -> None:
+        """End every machine that a stopped poold left."""
+        with (self.folder / "log").open("ab") as log:
+            argv = [sys.executable, "-m", "poold", "--stop-all"]
+            subprocess.run(argv, cwd=ROOT, env=self.environment, stdout=log, stderr=log, check=True, timeout=120)
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()
@@ -80,22 +112,20 @@ def open_host(*, pool: str, state: Path | None = None, **variables: str) -> Iter
         "POOLD_RUN_DIR": str(run_dir),
         "POOLD_IMAGES": str(IMAGES),
         "POOLD_POOL": pool,
+        "POOLD_CGROUP": f"warren-{port}",
         **variables,
     }
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "poold"], cwd=ROOT, env=environment, stdout=log, stderr=log)
-    host = Host(port, process, folder, state, http.client.HTTPConnection("127.0.0.1", port, timeout=120))
+    socket_path = Path(environment["POOLD_RUN_DIR"]) / "poold.sock"
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    host = Host(port, None, folder, state, connection, socket_path, environment)  # type: ignore[arg-type]
+    host.start()
     try:
         yield host
     finally:
         host.connection.close()
-        process.send_signal(signal.SIGTERM)
         try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
+            host.stop()
+            host.stop_all()
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             shutil.rmtree(run_dir, ignore_errors=True)

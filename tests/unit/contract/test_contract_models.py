@@ -17,6 +17,8 @@ from contract.models import (
     MAX_TIMEOUT_S,
     CreateSandbox,
     Exec,
+    Rules,
+    RulesAsked,
     Sandbox,
     Shape,
     ShapeLimits,
@@ -32,7 +34,10 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=10,
 )
-create_fields = ("image", "vcpus", "memory_mb", "disk_mb", "timeout_sec", "env", "metadata", "other")
+create_fields = (
+    *("image", "vcpus", "memory_mb", "disk_mb", "env", "metadata", "other"),
+    *("timeout_sec", "on_timeout", "idle_sec", "paused_sec", "auto_resume"),
+)
 exec_fields = ("cmd", "env", "cwd", "user", "stdin", "timeout_sec", "other")
 
 
@@ -46,14 +51,29 @@ def command(**fields: object) -> Exec:
 
 def test_nothing_asked_for_is_the_hosts_default() -> None:
     for body in (b"", b"  \n", b"{}", b'{"image": null, "vcpus": null, "env": null, "metadata": null}'):
-        assert CreateSandbox.parse(body, LIMITS) == CreateSandbox(None, None, None, None, None, {}, {})
+        assert CreateSandbox.parse(body, LIMITS) == CreateSandbox(None, None, None, None, RulesAsked(), {}, {})
 
 
 def test_everything_asked_for_is_understood() -> None:
-    wanted = {"image": "python", "vcpus": 4, "memory_mb": 4096, "disk_mb": 8192, "timeout_sec": MAX_TIMEOUT_S}
-    assert create(**wanted, env={"A_1": "ü"}, metadata={"a b": ""}) == CreateSandbox(
-        **wanted, env={"A_1": "ü"}, metadata={"a b": ""}
+    wanted = {"image": "python", "vcpus": 4, "memory_mb": 4096, "disk_mb": 8192}
+    rules = {
+        "timeout_sec": MAX_TIMEOUT_S,
+        "on_timeout": "pause",
+        "idle_sec": 60,
+        "paused_sec": 1,
+        "auto_resume": False,
+    }
+    assert create(**wanted, **rules, env={"A_1": "ü"}, metadata={"a b": ""}) == CreateSandbox(
+        **wanted, rules=RulesAsked(**rules), env={"A_1": "ü"}, metadata={"a b": ""}
     )
+
+
+def test_what_is_asked_for_goes_over_what_was_there_and_the_rest_stays() -> None:
+    host = Rules(timeout_sec=3600)
+    assert RulesAsked().over(host) == host
+    owner = RulesAsked(idle_sec=60, auto_resume=True)
+    request = RulesAsked(timeout_sec=5, on_timeout="pause", auto_resume=False)
+    assert request.over(owner.over(host)) == Rules(5, "pause", idle_sec=60, paused_sec=None, auto_resume=False)
 
 
 BAD_CREATES = {
@@ -62,6 +82,10 @@ BAD_CREATES = {
     "memory_mb": [0, -256, 64, 127, 129, 200, 4160, 10**12, 256.0, "256", True, [], {}],
     "disk_mb": [0, -1024, 64, 130, 8256, 10**12, 1024.0, "1024", True, [], {}],
     "timeout_sec": [0, -1, MAX_TIMEOUT_S + 1, 1.5, "60", True, []],
+    "on_timeout": ["stop", "", 1, True, []],
+    "idle_sec": [0, -1, MAX_TIMEOUT_S + 1, 1.5, "60", True, []],
+    "paused_sec": [0, -1, MAX_TIMEOUT_S + 1, 1.5, "60", True, []],
+    "auto_resume": [0, 1, "yes", []],
     "memroy_mb": [256, "", False, []],
     "": [1],
 }
@@ -252,7 +276,7 @@ def test_secrets_are_not_shown() -> None:
 
 
 def test_a_sandbox_is_told_without_its_machine() -> None:
-    view = Sandbox("sb-1", State.RUNNING, Shape("python", 1, 256, 1024), {}, 1, 2, machine="vm-1").view()
+    view = Sandbox("sb-1", State.RUNNING, Shape("python", 1, 256, 1024), {}, 1, 2, Rules(60), machine="vm-1").view()
     assert view["state"] == "running"
     assert "vm-1" not in json.dumps(view)
 

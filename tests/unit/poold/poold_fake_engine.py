@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from contract.models import Shape
-from poold.engines import Machine, Settle, Snapshot
+from poold.engines import Found, Machine, Progress, Settle, Snapshot, silent
 from poold.errors import EngineError
 from poold.images import Image
 from poold.slots import Slot
@@ -21,6 +22,7 @@ class FakeEngine:
     """
 
     name = "fake"
+    can_save = True
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
@@ -28,6 +30,7 @@ class FakeEngine:
         self.broken: set[str] = set()
         self.held: set[str] = set()
         self.calls: Counter[str] = Counter()
+        self.saved: set[str] = set()
         self.guests_say: dict[str, bytes] = {}  # what guests of machines restored from now on say to a path
         self._built: set[Shape] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -60,6 +63,34 @@ class FakeEngine:
         await asyncio.sleep(0)
         self.kill(machine_id, "destroyed")
         self.machines.pop(machine_id, None)
+        self.saved.discard(machine_id)
+
+    async def save(self, machine: Machine, progress: Progress = silent) -> int:
+        await self._step("save")
+        progress(1, 2)
+        self.saved.add(machine.id)
+        return 2
+
+    async def halt(self, machine_id: str) -> None:
+        await self._step("halt")
+        if machine_id not in self.saved:
+            raise EngineError("halting", machine_id, hint="it is not saved")
+        self.kill(machine_id, "halted")
+        self.machines.pop(machine_id, None)
+
+    async def load(self, machine_id: str, slot: Slot) -> Machine:
+        await self._step("load")
+        if machine_id not in self.saved:
+            raise EngineError("loading", machine_id, hint="it is not saved")
+        return self._start(machine_id, slot, self.guests[machine_id])
+
+    async def discard(self, machine_id: str) -> None:
+        await self._step("discard")
+        self.saved.discard(machine_id)
+
+    async def adopt(self, machine_id: str, slot: Slot) -> Machine:
+        await self._step("adopt")
+        return replace(self.machines[machine_id], slot=slot)
 
     async def dial(self, machine: Machine) -> socket.socket:
         if machine.ended.done():
@@ -71,8 +102,9 @@ class FakeEngine:
         task.add_done_callback(self._tasks.discard)
         return ours
 
-    def leftovers(self) -> list[str]:
-        return sorted(self.machines)
+    def found(self) -> list[Found]:
+        names = sorted(self.machines.keys() | self.saved)
+        return [Found(name, 1 if name in self.machines else None, name in self.saved, uid=0) for name in names]
 
     def close(self) -> None:
         for task in self._tasks:
@@ -92,14 +124,14 @@ class FakeEngine:
     def machine_of(self, sandbox_id: str) -> str:
         return next(name for name, guest in self.guests.items() if guest.identity.get("id") == sandbox_id)
 
-    def _start(self, machine_id: str, slot: Slot) -> Machine:
+    def _start(self, machine_id: str, slot: Slot, guest: FakeGuest | None = None) -> Machine:
         assert machine_id not in self.machines, "one machine was started twice"
         assert not [m for m in self.machines.values() if m.slot == slot and not m.id.startswith("build-")], (
             "slot in use"
         )
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         machine = self.machines[machine_id] = Machine(machine_id, slot, Path("/nonexistent"), 0, ended)
-        self.guests[machine_id] = FakeGuest(dict(self.guests_say))
+        self.guests[machine_id] = guest or FakeGuest(dict(self.guests_say))
         return machine
 
     async def _step(self, name: str) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import http.client
-import itertools
 import os
 import socket
 import time
@@ -16,14 +15,19 @@ from typing import Any
 import orjson
 
 from contract.ids import new_id
-from poold.api.app import make_app
+from poold.api.observe import measure
+from poold.api.services import Facts, Services
 from poold.config import Config, PoolSize
-from poold.daemon import _serving
 from poold.images import HostImages
 from poold.ledger import Ledger
-from poold.pool import OVERHEAD_MB, Pool
-from poold.sandboxes import Sandboxes, Sources
+from poold.metrics import Metrics
+from poold.pool import OVERHEAD_MB, Places, Pool
+from poold.pressure import Thresholds
+from poold.reconcile import Recovery
+from poold.sandboxes import Defaults, Means, Sandboxes, Sources
+from poold.serving import serving
 from poold.slots import PlainSlots
+from poold.strain import Watch
 from tests.unit.poold.poold_fake_engine import FakeEngine
 
 SLOTS = 8
@@ -64,6 +68,8 @@ class Host:
     slots: PlainSlots
     ledger_path: Path
     clock: "Clock"
+    services: Services
+    socket: Path
     urls: Callable[[str], str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,7 +122,7 @@ class Host:
 
     async def ready(self) -> None:
         """Every share of the pool has its floor."""
-        await self.until(lambda: all(share["warm"] >= share["floor"] for share in self.pool.shares()))
+        await self.until(lambda: all(share["warm"] >= share["floor"] for share in self.pool.keeper.shares()))
 
     async def until(self, is_true: Callable[[], bool]) -> None:
         async with asyncio.timeout(LIMIT_S):
@@ -128,10 +134,11 @@ class Clock:
     """Milliseconds that are never the same twice."""
 
     def __init__(self) -> None:
-        self._counter = itertools.count(1_790_000_000_000)
+        self._last = 0
 
     def __call__(self) -> int:
-        return next(self._counter)
+        self._last = max(self._last + 1, time.time_ns() // 1_000_000)
+        return self._last
 
 
 @contextlib.asynccontextmanager
@@ -144,26 +151,27 @@ async def open_host(
     images = HostImages()
     clock = Clock()
     sources = Sources(now_ms=clock, unix_ns=time.time_ns, entropy=os.urandom)
-    config = Config.from_environment(
-        {"POOLD_ENGINE": "local", "POOLD_LISTEN": f"127.0.0.1:{_free_port()}"}, host_memory_mb=16_384, host_cpus=2
-    )
-    pool = Pool(
-        engine,
-        images,
-        places,
-        sizes={"host": PoolSize(warm, warm)} if warm else {},
-        memory_budget_mb=memory_mb or slots * MACHINE_MB,
-        new_machine_id=lambda: new_id("vm", os.urandom),
-    )
+    variables = {
+        "POOLD_ENGINE": "local",
+        "POOLD_LISTEN": f"127.0.0.1:{_free_port()}",
+        "POOLD_STATE_DIR": str(folder),
+        "POOLD_RUN_DIR": str(folder),
+    }
+    config = Config.from_environment(variables, host_memory_mb=16_384, host_cpus=2)
+    budget_mb = memory_mb or slots * MACHINE_MB
+    room = Places(places, memory_budget_mb=budget_mb, new_machine_id=lambda: new_id("vm", os.urandom))
+    metrics = Metrics()
+    watch = Watch(folder, metrics, Thresholds(disk_free_mb=None, memory_available_mb=None))
+    pool = Pool(engine, images, room, sizes={"host": PoolSize(warm, warm)} if warm else {}, gate=watch.gate)
+    facts = Facts("0", "fake", "none", clock(), slots, config.limits, config.ledger_path)
     try:
-        async with (
-            asyncio.timeout(LIMIT_S),
-            Ledger.open(folder / "ledger.db") as ledger,
-            pool.running(),
-            Sandboxes(ledger, pool, images, sources, default_image="host", default_timeout_s=3600).running() as host,
-            _serving(make_app(host, pool, config.limits), config),
-        ):
-            yield Host(config.port, engine, pool, host, places, folder / "ledger.db", clock)
+        async with asyncio.timeout(LIMIT_S), Ledger.open(config.ledger_path) as ledger, pool.running():
+            means = Means(ledger, pool, images, sources, metrics)
+            async with Sandboxes(means, Defaults("host", config.rules)).running() as host:
+                found = Services(host, pool, ledger, images, metrics, None, watch, Recovery(clock()), facts)
+                measure(found)
+                async with serving(found, config):
+                    yield Host(config.port, engine, pool, host, places, config.ledger_path, clock, found, config.socket)
     finally:
         engine.close()
 

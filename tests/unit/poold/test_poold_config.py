@@ -46,7 +46,7 @@ GOOD = [
     ("POOLD_MAX_MEMORY_MB", "128", lambda c: c.limits.memory_mb, 128),
     ("POOLD_MAX_DISK_MB", "128", lambda c: c.limits.disk_mb, 128),
     ("POOLD_DEFAULT_IMAGE", "minimal", lambda c: c.default_image, "minimal"),
-    ("POOLD_DEFAULT_TIMEOUT_SEC", "60", lambda c: c.default_timeout_s, 60),
+    ("POOLD_DEFAULT_TIMEOUT_SEC", "60", lambda c: c.rules.timeout_sec, 60),
     ("POOLD_GUEST", "/guest", lambda c: c.guest_path, Path("/guest")),
     ("POOLD_POOL", "", lambda c: c.pool, {}),
     ("POOLD_POOL", "a=1", lambda c: c.pool, {"a": PoolSize(1, 1)}),

@@ -93,7 +93,7 @@ async def test_a_creation_that_is_cancelled_in_the_engine_leaves_nothing(tmp_pat
         host.engine.held.add(step)
         for _ in range(TIMES):
             creating = asyncio.create_task(host.sandboxes.create(ANY))
-            await host.until(lambda: host.pool._opening > 0)
+            await host.until(lambda: host.pool.keeper._opening > 0)
             await cancel(creating)
         await host.assert_nothing_is_used()
 
@@ -205,7 +205,7 @@ async def test_a_warm_machine_that_dies_is_replaced(tmp_path: Path) -> None:
 
 
 async def test_the_pool_goes_on_after_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poold.pool.RETRY_AFTER_FAILURE_S", 0.01)
+    monkeypatch.setattr("poold.pool.keeper.RETRY_AFTER_FAILURE_S", 0.01)
     async with open_host(tmp_path) as host:
         await host.ask("DELETE", f"/v1/sandboxes/{await host.create()}")
     before = host.engine.calls["restore"]
@@ -218,7 +218,7 @@ async def test_the_pool_goes_on_after_a_refusal(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_the_pool_goes_on_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poold.pool.RETRY_AFTER_FAILURE_S", 0.01)
+    monkeypatch.setattr("poold.pool.keeper.RETRY_AFTER_FAILURE_S", 0.01)
     async with open_host(tmp_path, warm=2) as host:
         for step in ("restore", "resume", "pause"):
             host.engine.broken.add(step)
@@ -248,8 +248,8 @@ async def cancel(task: "asyncio.Task[object]") -> None:
 async def discard_warm(host: Host) -> None:
     """Machines that became warm while guests were broken are broken still."""
     pool: Pool = host.pool
-    while pool._warm:
-        place = pool._warm.pop()
+    while pool.keeper._warm:
+        place = pool.keeper._warm.pop()
         await pool.release(place)
 
 
@@ -259,7 +259,6 @@ async def test_a_daemon_that_stops_during_a_creation_ends_and_leaves_no_machine(
         engine.held.add("resume")
         asking = asyncio.create_task(host.ask("POST", "/v1/sandboxes"))
         await host.until(lambda: engine.calls["resume"] > 0)
-        asyncio.get_running_loop().call_later(0.1, engine.held.clear)
     await asyncio.gather(asking, return_exceptions=True)
     async with asyncio.timeout(LIMIT_S):
         while engine.machines:

@@ -164,7 +164,7 @@ async def test_destroying_a_sandbox_ends_its_terminals(tmp_path: Path) -> None:
         async with terminal(host, sandbox) as socket:
             await started(socket)
             await host.ask("DELETE", f"/v1/sandboxes/{sandbox}")
-            assert (await end_of(socket))[1] == 4500
+            assert (await end_of(socket))[1:] == (4400, "sandbox_stopped")
 
 
 async def test_many_terminals_at_once_do_not_mix(tmp_path: Path) -> None:
