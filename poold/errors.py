@@ -54,3 +54,9 @@ class GuestRefused(WarrenError):
         super().__init__(message, **details)
         self.status = status
         self.code = code
+
+
+class HostPressure(CapacityError):
+    """This host is short of something that all its machines need; those that run are left alone."""
+
+    code = "host_pressure"

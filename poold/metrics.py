@@ -1,0 +1,251 @@
+"""What poold measures, in the text format that Prometheus reads.
+
+Updates come from the loop and from the ledger's thread, and a scrape may be rendered in a third. Every change to a
+metric, and the copy that a scrape takes, is made under the one lock of its `Metrics`, held for a few bytecodes and
+never while anything is called or formatted. So an update costs about a microsecond and can wait for nobody long.
+
+Labels are bounded. Their names are fixed, and so are the values of those that are ours to choose: others raise. Of
+labels whose values come from outside (images, sandboxes, routes) a metric keeps `MAX_SERIES` combinations; what comes
+after is counted under `other`, so that no caller can fill the host's memory with names.
+"""
+
+import bisect
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+PREFIX: Final = "poold_"
+MAX_SERIES: Final = 1_000  # of one metric
+MAX_VALUE_CHARS: Final = 100
+OTHER: Final = "other"
+
+# In seconds: from a read of the ledger to a boot on a busy host.
+SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+Labels = tuple[str, ...]  # the values, in the order of the names
+Source = Callable[[], Mapping[Labels, float]]
+Choices = Mapping[str, Sequence[str] | None]  # by label: the values that it may have, or None for any
+
+
+class Metric:
+    """One name with its help, its labels and its series."""
+
+    kind: str
+
+    def __init__(self, lock: threading.Lock, name: str, help_text: str, labels: Choices) -> None:
+        self.name = PREFIX + name
+        self.help = help_text
+        self._lock = lock
+        self._labels = tuple(labels)
+        self._choices = tuple(labels.values())
+
+    def samples(self) -> Iterable[str]:
+        """The lines of all series."""
+        raise NotImplementedError
+
+    def _key(self, given: Mapping[str, object]) -> Labels:
+        """The values of the labels. Raises `ValueError` for a label or a value that this metric does not have."""
+        if len(given) != len(self._labels):
+            raise ValueError(f"{self.name} has the labels {self._labels}, got {tuple(given)}")
+        key = []
+        for label, choices in zip(self._labels, self._choices, strict=True):
+            if label not in given:
+                raise ValueError(f"{self.name} has the labels {self._labels}, got {tuple(given)}")
+            value = str(given[label])
+            if choices is not None and value not in choices:
+                raise ValueError(f"{self.name}: {label} must be one of {', '.join(choices)}, got {value[:80]!r}")
+            key.append(value[:MAX_VALUE_CHARS])
+        return tuple(key)
+
+    def _bounded(self, key: Labels, series: Mapping[Labels, object]) -> Labels:
+        """`key`, or the one for all others if there are too many. To be called with the lock held."""
+        if key in series or len(series) < MAX_SERIES:
+            return key
+        pairs = zip(key, self._choices, strict=True)
+        return tuple(value if choices is not None else OTHER for value, choices in pairs)
+
+
+class _Numbers(Metric):
+    """Series that are one number each: kept here, or asked for when somebody looks."""
+
+    def __init__(self, lock: threading.Lock, name: str, help_text: str, labels: Choices) -> None:
+        super().__init__(lock, name, help_text, labels)
+        self._values: dict[Labels, float] = {}
+        self._source: Source | None = None
+
+    def read_from(self, source: Source) -> None:
+        """From now on the values are what `source` says at each scrape, by label values in their order.
+
+        It is called where `render` is, and must not wait. What it no longer tells of is gone from the metric.
+        """
+        self._source = source
+
+    def forget(self, **labels: object) -> None:
+        """The series is gone, as is what it was of. Succeeds if there is none."""
+        key = self._key(labels)
+        with self._lock:
+            self._values.pop(key, None)
+
+    def samples(self) -> Iterable[str]:
+        if self._source is not None:
+            told = [
+                (self._key(dict(zip(self._labels, key, strict=True))), value) for key, value in self._source().items()
+            ]
+            values = dict(sorted(told)[:MAX_SERIES])
+        else:
+            with self._lock:
+                values = dict(self._values)
+        for key, value in sorted(values.items()):
+            yield _sample(self.name, self._labels, key, value)
+
+
+class Counter(_Numbers):
+    """A number that only grows."""
+
+    kind = "counter"
+
+    def add(self, amount: float = 1, **labels: object) -> None:
+        if not amount >= 0:
+            raise ValueError(f"{self.name} only grows, got {amount}")
+        key = self._key(labels)
+        with self._lock:
+            key = self._bounded(key, self._values)
+            self._values[key] = self._values.get(key, 0) + amount
+
+
+class Gauge(_Numbers):
+    """A number as it is now."""
+
+    kind = "gauge"
+
+    def set(self, value: float, **labels: object) -> None:
+        key = self._key(labels)
+        with self._lock:
+            self._values[self._bounded(key, self._values)] = value
+
+
+class Histogram(Metric):
+    """How many observations there were up to each bound, how many in all, and their sum."""
+
+    kind = "histogram"
+
+    def __init__(
+        self, lock: threading.Lock, name: str, help_text: str, labels: Choices, bounds: Sequence[float]
+    ) -> None:
+        super().__init__(lock, name, help_text, labels)
+        self._bounds = tuple(bounds)
+        self._counts: dict[Labels, list[int]] = {}  # by bucket, the last one for all that is beyond the bounds
+        self._sums: dict[Labels, float] = {}
+
+    def observe(self, value: float, **labels: object) -> None:
+        key = self._key(labels)
+        bucket = bisect.bisect_left(self._bounds, value)
+        with self._lock:
+            key = self._bounded(key, self._counts)
+            if key not in self._counts:
+                self._counts[key] = [0] * (len(self._bounds) + 1)
+            self._counts[key][bucket] += 1
+            self._sums[key] = self._sums.get(key, 0.0) + value
+
+    def samples(self) -> Iterable[str]:
+        with self._lock:
+            series = [(key, list(counts), self._sums[key]) for key, counts in self._counts.items()]
+        names = (*self._labels, "le")
+        for key, counts, total in sorted(series):
+            count = 0
+            for bound, in_bucket in zip((*map(_number, self._bounds), "+Inf"), counts, strict=True):
+                count += in_bucket
+                yield _sample(f"{self.name}_bucket", names, (*key, bound), count)
+            yield _sample(f"{self.name}_sum", self._labels, key, total)
+            yield _sample(f"{self.name}_count", self._labels, key, count)
+
+
+class Metrics:
+    """All that one poold measures. Safe to update from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: list[Metric] = []
+        self._of_sandboxes()
+        self._of_the_host()
+        self._of_requests()
+
+    def _of_sandboxes(self) -> None:
+        self.claims_total = self._counter(
+            "claims_total", "Claims by what came of them", outcome=("warm", "restored", "refused", "failed")
+        )
+        self.claim_seconds = self._histogram("claim_seconds", "From a claim to a guest that has its identity")
+        self.pool_machines = self._gauge(
+            "pool_machines", "Machines that wait to be claimed", image=None, kind=("warm", "wanted")
+        )
+        self.sandboxes = self._gauge("sandboxes", "Sandboxes by state", state=None)
+        self.pause_seconds = self._histogram("pause_seconds", "Pausing a sandbox")
+        self.resume_seconds = self._histogram("resume_seconds", "Resuming a sandbox")
+        self.guest_call_seconds = self._histogram("guest_call_seconds", "Calls of guests, to the head of the answer")
+        self.vm_cpu_seconds_total = self._counter(
+            "vm_cpu_seconds_total", "Processor time that a sandbox's machine has used", sandbox=None
+        )
+        self.vm_memory_bytes = self._gauge("vm_memory_bytes", "Memory that a sandbox's machine has", sandbox=None)
+        self.egress_bytes_total = self._counter(
+            "egress_bytes_total", "Bytes that a sandbox has sent to the world and received from it", sandbox=None
+        )
+
+    def _of_the_host(self) -> None:
+        self.ledger_commit_seconds = self._histogram("ledger_commit_seconds", "Commits of the ledger")
+        self.ledger_group_size = self._histogram("ledger_group_size", "Writes that one commit had", bounds=SIZES)
+        self.recovery_total = self._counter("recovery_total", "What was found at a start and how it went on", what=None)
+        self.host_pressure = self._gauge("host_pressure", "1 while the host is short of it", what=None)
+
+    def _of_requests(self) -> None:
+        self.http_requests_total = self._counter(
+            "http_requests_total", "Requests that were answered", route=None, method=None, status=None
+        )
+        self.http_request_seconds = self._histogram(
+            "http_request_seconds", "From a request to the end of its answer", route=None
+        )
+
+    def render(self) -> bytes:
+        """Everything, as `text/plain; version=0.0.4`."""
+        lines: list[str] = []
+        for metric in self._all:
+            lines.append(f"# HELP {metric.name} {_escaped(metric.help, quotes=False)}")
+            lines.append(f"# TYPE {metric.name} {metric.kind}")
+            lines.extend(metric.samples())
+        return ("\n".join(lines) + "\n").encode()
+
+    def _counter(self, name: str, help_text: str, **labels: Sequence[str] | None) -> Counter:
+        metric = Counter(self._lock, name, help_text, labels)
+        self._all.append(metric)
+        return metric
+
+    def _gauge(self, name: str, help_text: str, **labels: Sequence[str] | None) -> Gauge:
+        metric = Gauge(self._lock, name, help_text, labels)
+        self._all.append(metric)
+        return metric
+
+    def _histogram(
+        self, name: str, help_text: str, *, bounds: Sequence[float] = SECONDS, **labels: Sequence[str] | None
+    ) -> Histogram:
+        metric = Histogram(self._lock, name, help_text, labels, bounds)
+        self._all.append(metric)
+        return metric
+
+
+def _sample(name: str, labels: Sequence[str], values: Sequence[str], value: float) -> str:
+    pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in zip(labels, values, strict=True))
+    return f"{name}{{{pairs}}} {_number(value)}" if pairs else f"{name} {_number(value)}"
+
+
+def _number(value: float) -> str:
+    """As Prometheus reads it: whole numbers without a point, infinities and NaN by their names there."""
+    if value != value:  # noqa: PLR0124 — only NaN is not itself
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) else repr(float(value))
+
+
+def _escaped(text: str, *, quotes: bool = True) -> str:
+    text = text.encode("utf-8", "backslashreplace").decode().replace("\\", "\\\\").replace("\n", "\\n")
+    return text.replace('"', '\\"') if quotes else text
