@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
+from pathlib import PurePath
 from typing import Any
 
 import orjson
@@ -114,6 +115,8 @@ def _shown(value: object, name: object = "", depth: int = 0) -> Any:
 
 
 def _words(value: object) -> str:
+    if isinstance(value, PurePath):
+        return str(value)
     return str.__str__(value) if isinstance(value, str) else _repr(value)
 
 

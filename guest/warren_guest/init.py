@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warren_guest import syscalls
+from warren_guest import precedence, syscalls
 from warren_guest.guest import PATH, Config
 from warren_guest.identity import CA_BUNDLE, CA_FOLDER, VirtualMachine, set_hostname, write_text
 from warren_guest.logs import Console
@@ -66,7 +66,8 @@ def become_init() -> Booted:
     shield = _harden()
     random_fd = os.open("/dev/urandom", os.O_RDWR | os.O_CLOEXEC)
     listener, is_served = _listen()
-    return Booted(Config(VirtualMachine(random_fd), USER, shield=shield.lowered), listener, is_served, console)
+    config = Config(VirtualMachine(random_fd), USER, shield=shield.lowered, enter_thread=precedence.run_first)
+    return Booted(config, listener, is_served, console)
 
 
 def _mount_if_missing(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
@@ -176,6 +177,9 @@ def _harden() -> OomShield:
     """Limits and surroundings of the supervisor; what it starts inherits the limits, not the surroundings."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.RLIM_INFINITY))
+    precedence.limit_processes()
+    precedence.run_first()
+    precedence.stay_in_memory()
     os.environ.clear()
     os.environ.update(PATH=PATH, LANG="C.UTF-8", HOME="/root")
     return OomShield(os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC))

@@ -1,0 +1,153 @@
+"""Programs that take all that they can get: each costs its own sandbox only, and costs that no more than a refusal."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bench.host import Host
+from tests.vm import traces
+from tests.vm.client import Api, Sandbox, until
+from tests.vm.conftest import SMALL_DISK
+
+GROWTH_MB = 20  # of poold, whatever its sandboxes do
+EMULATOR_MB = 160  # of a machine besides its RAM
+FLOOD_BYTES = 50_000_000
+LOG_BYTES = 1 << 16
+
+
+@pytest.fixture(autouse=True)
+def _poold_stays_small(host: Host) -> Iterator[None]:
+    traces.forget_peak(host.process.pid)
+    before = host.rss_mb()
+    yield
+    assert traces.peak_mb(host.process.pid) - before < GROWTH_MB
+
+
+@pytest.fixture
+def neighbour(shared: Sandbox) -> Iterator[Sandbox]:
+    """A sandbox that was there before. It is the same machine afterwards, and works."""
+    booted = "cat /proc/sys/kernel/random/boot_id"
+    before = shared.sh(booted)
+    yield shared
+    assert shared.sh(booted) == before
+    assert is_well(shared)
+
+
+@contextlib.contextmanager
+def doomed(host: Host, api: Api, **shape: int) -> Iterator[Sandbox]:
+    """A sandbox to be harmed. After the block nothing of its machine is left on the host."""
+    with api.sandbox(**shape) as sandbox:
+        machine = traces.ledger_machine(host.state, sandbox.id)
+        yield sandbox
+        assert sandbox.view["state"] == "running"
+    until(lambda: machine not in traces.machines(host.state) and machine not in traces.folders(host.state))
+
+
+def is_well(sandbox: Sandbox) -> bool:
+    """It answers, and a command in it comes to the right result."""
+    return sandbox.sh("echo $((6 * 7))") == "42" and answers(sandbox)
+
+
+def answers(sandbox: Sandbox) -> bool:
+    reply = sandbox.api.call("GET", f"{sandbox.path}/health")
+    return reply.status == 200 and reply.json["id"] == sandbox.id
+
+
+def processes(sandbox: Sandbox) -> int:
+    """How many processes the ordinary user has, as root counts them."""
+    done = sandbox.run(["ps", "-u", "user", "-o", "pid="], user="root")
+    return len(done["stdout"].split())
+
+
+def own_folder(host: Host, sandbox: Sandbox) -> Path:
+    return host.state / "qemu" / "machines" / traces.ledger_machine(host.state, sandbox.id)
+
+
+def test_a_fork_bomb_is_refused_more_processes_and_its_supervisor_answers_all_the_while(
+    host: Host, api: Api, neighbour: Sandbox
+) -> None:
+    with doomed(host, api) as sandbox:
+        limit = int(sandbox.sh("ulimit -Hu"))
+        assert limit == int(sandbox.sh("ulimit -Su"))
+        sandbox.run("bomb() { bomb | bomb & }; bomb")
+        until(lambda: processes(sandbox) > limit // 2)
+        assert answers(sandbox)
+        assert is_well(neighbour)
+        assert processes(sandbox) <= limit
+        refused = sandbox.run(["/bin/sh", "-c", "for n in $(seq 300); do sleep 5 & done"], timeout_sec=30)
+        assert refused["exit_code"] != 0, refused
+
+        def killed() -> bool:
+            sandbox.run(["pkill", "-KILL", "-u", "user"], user="root")
+            return processes(sandbox) == 0
+
+        until(killed)
+        assert is_well(sandbox)
+
+
+def test_a_memory_bomb_is_killed_alone(host: Host, api: Api, neighbour: Sandbox) -> None:
+    with doomed(host, api) as sandbox:
+        sandbox.sh("sleep 1000 > /dev/null 2>&1 & echo $! > sleeper")
+        done = sandbox.run(["python3", "-c", "held = []\nwhile True: held.append(bytearray(4 << 20))"])
+        assert (done["exit_code"], done["signal"]) == (None, "SIGKILL")
+        assert is_well(sandbox)
+        assert sandbox.sh("kill -0 $(cat sleeper) && cat /proc/1/oom_score_adj") == "-1000"
+        assert is_well(neighbour)
+        machine = traces.machines(host.state)[own_folder(host, sandbox).name]
+        assert traces.peak_mb(machine) < sandbox.created["memory_mb"] + EMULATOR_MB
+
+
+def test_files_in_memory_are_refused_before_the_memory_is_full(host: Host, api: Api, neighbour: Sandbox) -> None:
+    with doomed(host, api) as sandbox:
+        done = sandbox.run("cat /dev/zero > /dev/shm/fill")
+        assert done["exit_code"] == 1
+        assert "No space left on device" in done["stderr"]
+        assert is_well(sandbox)
+        assert is_well(neighbour)
+
+
+def test_a_full_disk_refuses_writes_and_nothing_else(host: Host, api: Api, neighbour: Sandbox) -> None:
+    with doomed(host, api, **SMALL_DISK) as sandbox:
+        for folder in ("/workspace", "/tmp"):
+            done = sandbox.run(f"cat /dev/zero > {folder}/fill")
+            assert done["exit_code"] == 1
+            assert "No space left on device" in done["stderr"]
+        assert sandbox.put("/workspace/more", b"x" * 100_000).refusal == (507, "disk_full")
+        assert is_well(sandbox)
+        assert is_well(neighbour)
+        used = sum(path.stat().st_blocks * 512 for path in own_folder(host, sandbox).iterdir())
+        assert used <= (SMALL_DISK["disk_mb"] + 1) << 20
+        sandbox.sh("rm /workspace/fill && echo again > /workspace/more && sync")
+
+
+def test_output_that_nobody_reads_is_kept_nowhere(host: Host, api: Api, neighbour: Sandbox) -> None:
+    def supervisor_kb() -> int:
+        return int(sandbox.sh("awk '/VmRSS/ {print $2}' /proc/1/status"))
+
+    def written() -> int:
+        return int(sandbox.sh("awk '/wchar/ {print $2}' /proc/$(cat flood)/io"))
+
+    with doomed(host, api) as sandbox:
+        with sandbox.follow("echo $$ > flood; exec yes $(seq 100)") as events:
+            for _ in range(3):
+                next(events)
+        before = supervisor_kb()
+        until(lambda: written() > FLOOD_BYTES)
+        assert supervisor_kb() - before < 4096
+        assert is_well(neighbour)
+        sandbox.sh("kill $(cat flood)")
+        assert is_well(sandbox)
+
+
+def test_a_machine_that_floods_its_console_fills_no_file_of_the_host(host: Host, api: Api, neighbour: Sandbox) -> None:
+    with doomed(host, api) as sandbox:
+        said = "yes 'all work and no play' | head -c 1000000"
+        sandbox.run(f"{said} | sudo tee /dev/ttyS0 > /dev/null", timeout_sec=60)
+        sandbox.run(f"{said} | head -n 2000 | sudo tee /dev/kmsg > /dev/null", timeout_sec=60)
+        assert is_well(sandbox)
+        assert is_well(neighbour)
+        files = [path for path in own_folder(host, sandbox).iterdir() if path.suffix == ".log"]
+        assert files
+        assert sum(path.stat().st_size for path in files) < LOG_BYTES
