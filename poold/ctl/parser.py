@@ -1,0 +1,250 @@
+"""What can be asked for, as an argparse tree. A leaf's `run` names the module and the function that do it.
+
+Nothing of them is imported here: help and completion are quick, and a command loads only what it needs.
+Names of arguments matter to completion: `sandbox`, `sandboxes` and `image` are completed by asking poold.
+"""
+
+import argparse
+import re
+from typing import Any
+
+EPILOG = """\
+exit codes:
+  0  done                         3  poold is not reachable
+  1  it failed, or poold said no  4  there is no such thing
+  2  it was asked wrongly         130  interrupted
+  exec and attach exit with the command's own code, and 128+n after signal n;
+  exec with 125 if it was not run or its end is not known, 124 if its time was up.
+
+environment:
+  POOLD_SOCKET   poold's socket; else $POOLD_RUN_DIR/poold.sock, else /run/warren/poold.sock
+  NO_COLOR       nothing is printed bold
+"""
+SECONDS = "N"
+MAX_PAGE = 1000  # of what poold lists in one answer
+Group = Any  # argparse's type for the subcommands of a parser has no public name
+
+
+def build() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pooldctl",
+        description="Look at and steer the poold of this host.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _common(parser)
+    top = parser.add_subparsers(metavar="COMMAND", required=True)
+    _leaf(top, "status", "status.show", "how this host is doing")
+    live = _leaf(top, "top", "top.top", "what the machines use, live")
+    live.add_argument("--once", action="store_true", help="two samples, one table")
+    live.add_argument("--interval", type=_positive, default=1.0, metavar="SECONDS", help="between samples (1)")
+    _sandboxes(_group(top, "sandboxes", "the sandboxes of this host", aliases=["sb"]))
+    _exec(top)
+    _attach(top)
+    _pool(_group(top, "pool", "warm machines"))
+    _image(_group(top, "image", "what machines are made from"))
+    _events(_group(top, "events", "what happened and happens on this host"))
+    _records(top)
+    _drain(top)
+    _rules(_group(top, "rules", "what happens to an owner's sandboxes by itself"))
+    _doctor(top)
+    completion = _leaf(top, "completion", "completion.script", "a script that completes words in your shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    # For those scripts only, and therefore without a help text.
+    top.add_parser("__complete", allow_abbrev=False).set_defaults(run="completion.complete", words=[])
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    """Options that may stand before and after the command: without defaults, or the latter would undo the former."""
+    group = parser.add_argument_group("for every command")
+    absent = argparse.SUPPRESS
+    group.add_argument("--json", action="store_true", default=absent, help="for programs")
+    group.add_argument("--socket", metavar="PATH", default=absent, help="poold's unix socket")
+    group.add_argument(
+        "--timeout", type=_positive, metavar="SECONDS", default=absent, help="patience with an answer (120)"
+    )
+
+
+def _group(parent: Group, name: str, help: str, **more: Any) -> Group:
+    parser = parent.add_parser(name, help=help, description=help, allow_abbrev=False, **more)
+    _common(parser)
+    return parser.add_subparsers(metavar="COMMAND", required=True)
+
+
+def _leaf(parent: Group, name: str, run: str, help: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = parent.add_parser(name, help=help, description=help, allow_abbrev=False)
+    parser.set_defaults(run=run)
+    _common(parser)
+    return parser
+
+
+def _one(parent: Group, name: str, run: str, help: str) -> argparse.ArgumentParser:
+    parser = _leaf(parent, name, run, help)
+    parser.add_argument("sandbox", metavar="ID", help="a sandbox's id, or its first characters (sb- and 4 at least)")
+    return parser
+
+
+def _sandboxes(group: Group) -> None:
+    listing = _leaf(group, "ls", "sandboxes.ls", "list them, newest first")
+    listing.add_argument("--state", metavar="STATE[,STATE]", help="only in these states")
+    listing.add_argument("-a", "--all", action="store_true", help="stopped ones too")
+    listing.add_argument("-q", "--quiet", action="store_true", help="only their ids")
+    _one(group, "show", "sandboxes.show", "all about one")
+    _create(_leaf(group, "create", "sandboxes.create", "make one, and print its id"))
+    for name, help in (("rm", "destroy them"), ("pause", "put them to sleep on disk"), ("resume", "wake them")):
+        many = _leaf(group, name, f"sandboxes.{name}", help)
+        many.add_argument("sandboxes", metavar="ID", nargs="+")
+    timeout = _one(group, "timeout", "sandboxes.timeout", "give it so long from now on")
+    timeout.add_argument("seconds", metavar="SECONDS", type=_count)
+    logs = _one(group, "logs", "sandboxes.logs", "what its guest logged")
+    logs.add_argument("-n", "--lines", type=_count, default=200, metavar="N", help="the last N lines (200)")
+    events = _one(group, "events", "events.of_sandbox", "what happened to it")
+    events.add_argument("-n", "--lines", type=_page, metavar="N", help="only the last N")
+    events.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
+    _exec(group)
+    _attach(group)
+
+
+def _create(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--image", metavar="NAME", help="the host's default")
+    parser.add_argument("--vcpus", type=_count, metavar="N")
+    parser.add_argument("--memory-mb", type=_count, metavar="MB")
+    parser.add_argument("--disk-mb", type=_count, metavar="MB")
+    _rule_options(parser)
+    parser.add_argument("--env", action="append", default=[], type=_pair, metavar="K=V", help="for every command in it")
+    parser.add_argument(
+        "--metadata", action="append", default=[], type=_pair, metavar="K=V", help="shown with the sandbox"
+    )
+
+
+def _rule_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--timeout-sec", type=_count, metavar=SECONDS, help="how long it may live")
+    parser.add_argument("--on-timeout", choices=("pause", "destroy"), help="what happens then")
+    parser.add_argument("--idle-sec", type=_count, metavar=SECONDS, help="pause it after so long without use")
+    parser.add_argument("--paused-sec", type=_count, metavar=SECONDS, help="destroy it after so long in pause")
+    parser.add_argument(
+        "--auto-resume", action=argparse.BooleanOptionalAction, default=None, help="resume it on the next request"
+    )
+
+
+def _exec(parent: Group) -> None:
+    parser = _one(parent, "exec", "execute.execute", "run a command in a sandbox: exec ID [options] -- CMD…")
+    parser.add_argument("words", metavar="CMD", nargs="*", help="a program and its arguments; put -- before them")
+    parser.add_argument("-u", "--user", help="who runs it (user)")
+    parser.add_argument("--cwd", metavar="DIR", help="where it runs (/workspace)")
+    parser.add_argument("--env", action="append", default=[], type=_pair, metavar="K=V")
+    parser.add_argument("-i", "--stdin", action="store_true", help="give it our standard input, at most 1 MiB of text")
+    parser.add_argument("--timeout-sec", type=_count, metavar=SECONDS, help="then it is killed")
+
+
+def _attach(parent: Group) -> None:
+    parser = _one(parent, "attach", "attach.attach", "a terminal in a sandbox: a new shell, or the one you left")
+    parser.add_argument("-u", "--user", help="who the shell runs as (user)")
+    parser.add_argument("--cmd", metavar="LINE", help="run this command line in place of a shell")
+    parser.add_argument("--new", action="store_true", help="a new shell, even if you left one")
+    parser.add_argument("--pid", type=_count, metavar="N", help="the shell with this number")
+    parser.add_argument("--detach-key", metavar="KEY", default="ctrl-]", help="leaves the shell running (%(default)s)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not tell the detach key")
+
+
+def _pool(group: Group) -> None:
+    _leaf(group, "ls", "pool.ls", "how many are warm, and how many shall be")
+    sizes = _leaf(group, "set", "pool.set_size", "keep so many warm, until poold is started again")
+    sizes.add_argument("image", metavar="IMAGE")
+    sizes.add_argument("size", metavar="FLOOR-CEILING", type=_pool_size, help="as 2-8")
+    refill = _leaf(group, "refill", "pool.refill", "drop the warm ones and restore others")
+    refill.add_argument("image", metavar="IMAGE", nargs="?")
+
+
+def _image(group: Group) -> None:
+    build = _leaf(group, "build", "image.build", "build images that are not there yet")
+    build.add_argument("names", metavar="NAME", nargs="+")
+    build.add_argument("--refresh", action="store_true", help="resolve packages anew, for security updates")
+    listing = _leaf(group, "ls", "image.ls", "list images and their current builds")
+    for parser in (build, listing):
+        parser.add_argument("--out", metavar="DIR", help="where builds stand (POOLD_IMAGES, WARREN_IMAGES)")
+    _leaf(group, "rm", "image.rm", "remove one that no machine uses").add_argument("image", metavar="NAME")
+
+
+def _events(group: Group) -> None:
+    tail = _leaf(group, "tail", "events.tail", "the last events")
+    tail.add_argument("-n", "--lines", type=_page, default=20, metavar="N", help="how many (20)")
+    follow = _leaf(group, "follow", "events.follow", "events from now on, until you interrupt it")
+    for parser in (tail, follow):
+        parser.add_argument("--sandbox", metavar="ID", help="only of this sandbox")
+
+
+def _records(top: Group) -> None:
+    audit = _group(top, "audit", "who did what")
+    rows = _leaf(audit, "ls", "records.audit_ls", "the last rows of the audit log")
+    rows.add_argument("-n", "--lines", type=_page, default=50, metavar="N", help="how many (50)")
+    rows.add_argument("--sandbox", metavar="ID")
+    rows.add_argument("--owner", metavar="NAME")
+    rows.add_argument("--action", metavar="NAME")
+    _leaf(audit, "verify", "records.audit_verify", "look whether the log was tampered with")
+    ledger = _group(top, "ledger", "the host's database")
+    backup = _leaf(ledger, "backup", "records.ledger_backup", "copy it while poold runs")
+    backup.add_argument("path", metavar="PATH", help="a file that does not exist yet")
+    _leaf(ledger, "check", "records.ledger_check", "look for damage")
+
+
+def _drain(top: Group) -> None:
+    drain = _leaf(top, "drain", "drain.drain", "take no more sandboxes, and pause those that there are")
+    drain.add_argument("--destroy", action="store_true", help="destroy them instead")
+    _leaf(top, "undrain", "drain.undrain", "take sandboxes again")
+
+
+def _rules(group: Group) -> None:
+    show = _leaf(group, "show", "rules.show", "an owner's rules")
+    show.add_argument("owner", metavar="OWNER", nargs="?", default="local", help="(local)")
+    change = _leaf(group, "set", "rules.change", "change an owner's rules, for sandboxes made from now on")
+    change.add_argument("owner", metavar="OWNER")
+    _rule_options(change)
+    change.add_argument("--unset", action="append", default=[], choices=RULES, help="leave it to the host again")
+
+
+RULES = ("timeout_sec", "on_timeout", "idle_sec", "paused_sec", "auto_resume")
+
+
+def _doctor(top: Group) -> None:
+    doctor = _leaf(top, "doctor", "doctor.doctor", "look at this host, and say what to mend; poold need not run")
+    doctor.add_argument("--state-dir", metavar="DIR", help="poold's (POOLD_STATE_DIR, /var/lib/warren)")
+    doctor.add_argument("--images", metavar="DIR", help="poold's (POOLD_IMAGES, STATE_DIR/images)")
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
+    return int(text)
+
+
+def _page(text: str) -> int:
+    if (count := _count(text)) > MAX_PAGE:
+        raise argparse.ArgumentTypeError(f"must be at most {MAX_PAGE}, got {text!r}")
+    return count
+
+
+def _positive(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) or float(text) <= 0:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
+    return float(text)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
+    return name, value
+
+
+def _pool_size(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"must be FLOOR-CEILING like 2-8, got {text!r}")
+    floor = int(match[1])
+    ceiling = int(match[2] or max(floor, 1))
+    if ceiling < floor:
+        raise argparse.ArgumentTypeError(f"the ceiling is below the floor in {text!r}")
+    return floor, ceiling
