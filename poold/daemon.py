@@ -72,6 +72,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
             _places(config, ground, sources),
             sizes=config.pool,
             gate=watch.gate,
+            observe=metrics.guest_call_seconds.observe,
         )
         means = Means(ledger, pool, ground.images, sources, metrics)
         async with (

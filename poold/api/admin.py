@@ -17,7 +17,7 @@ from poold.api.sandboxes import number
 from poold.api.services import caller_of, services
 from poold.api.streams import event_stream, sse
 from poold.config import PoolSize
-from poold.ledger import audit, care, sandboxes
+from poold.ledger import audit, care, sandboxes, usage
 from poold.lifetimes import finish
 
 MAX_PAGE = 1000
@@ -60,16 +60,16 @@ async def top(request: Request) -> Response:
     found = services(request)
     machines = []
     for live in found.sandboxes.machines():
-        usage = usage_of(found, live)
+        used_now = usage_of(found, live)
         shown = (await found.sandboxes.get(live.sandbox.id)).view()
         machines.append(
             {
                 **{name: shown[name] for name in ("owner", "image", "vcpus", "memory_mb", "started_ms", "next")},
                 "sandbox": live.sandbox.id,
                 "machine": live.place.machine_id,
-                "cpu_s": None if usage is None else usage.cpu_s,
-                "memory_used_mb": None if usage is None else usage.memory_bytes >> 20,
-                "pids": None if usage is None else usage.pids,
+                "cpu_s": None if used_now is None else used_now.cpu_s,
+                "memory_used_mb": None if used_now is None else used_now.memory_bytes >> 20,
+                "pids": None if used_now is None else used_now.pids,
             }
         )
     return json_reply({"at_ms": found.sandboxes.now_ms(), "machines": machines})
@@ -135,6 +135,15 @@ async def audit_rows(request: Request) -> Response:
     rows = await services(request).ledger.read(lambda db: audit.listed(db, after=after, limit=limit + 1, **filters))
     page = rows[:limit]
     return json_reply({"rows": [row.view() for row in page], "next": page[-1].seq if len(rows) > limit else None})
+
+
+async def used(request: Request) -> Response:
+    """What each owner has used since the beginning of the records: vCPU-seconds, GiB-seconds, bytes of egress."""
+    found = services(request)
+    owner = request.query_params.get("owner")
+    now_ms = found.sandboxes.now_ms()
+    totals = await found.ledger.read(lambda db: usage.totals(db, owner, now_ms=now_ms))
+    return json_reply({"at_ms": now_ms, "owners": [total.view() for total in totals]})
 
 
 async def audit_verify(request: Request) -> Response:

@@ -42,6 +42,7 @@ OPERATORS_ROUTES: Sequence[BaseRoute] = (
     Route("/admin/images", admin.images, methods=["GET"]),
     Route("/admin/images/{name}", admin.remove_image, methods=["DELETE"]),
     Route("/admin/events", streams.of_host, methods=["GET"]),
+    Route("/admin/usage", admin.used, methods=["GET"]),
     Route("/admin/audit", admin.audit_rows, methods=["GET"]),
     Route("/admin/audit/verify", admin.audit_verify, methods=["GET"]),
     Route("/admin/ledger/backup", admin.backup, methods=["POST"]),

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from contract.ids import SANDBOX
 from poold.logs import ids
 from poold.metrics import Metrics
 
@@ -39,7 +40,8 @@ class Requests:
             await send(message)
 
         began = time.monotonic()
-        with ids(request=request_id):
+        sandbox = SANDBOX.search(scope["path"])
+        with ids(request=request_id, sandbox=sandbox and sandbox[0]):
             try:
                 await self._app(scope, receive, tell)
             finally:

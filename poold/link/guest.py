@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -23,13 +24,15 @@ CALLERS_FAULT = frozenset({400, 403, 404, 405, 409, 413, 416, 429, 507})
 CODE = re.compile(r"[a-z_]{1,64}")
 
 Dial = Callable[[], Awaitable[socket.socket]]
+Observe = Callable[[float], None]
 
 
 class Guest:
     """The link to one machine's guest. Ends with it: whoever waits for an answer then gets `MachineDied`."""
 
-    def __init__(self, dial: Dial, ended: "asyncio.Future[str]") -> None:
+    def __init__(self, dial: Dial, ended: "asyncio.Future[str]", observe: Observe = lambda _seconds: None) -> None:
         self._dial = dial
+        self._observe = observe
         self._ended = ended
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
@@ -42,9 +45,12 @@ class Guest:
         """One request with a JSON body, answered by a JSON object."""
         headers = {} if body is None else {"Content-Type": "application/json"}
         data = None if body is None else orjson.dumps(body)
+        began = time.monotonic()
         try:
             async with asyncio.timeout(limit_s), self.exchange(method, target, headers=headers, body=data) as answer:
-                return _object(await answer.read(MAX_JSON_BYTES))
+                told = _object(await answer.read(MAX_JSON_BYTES))
+                self._observe(time.monotonic() - began)
+                return told
         except TimeoutError as error:
             raise GuestError(
                 f"the guest did not answer {method} {target.split('?', maxsplit=1)[0]} within {limit_s:g} s"

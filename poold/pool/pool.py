@@ -39,12 +39,14 @@ BROKEN = (HostFault, GuestError, GuestRefused, MachineDied)
 
 Identity = Callable[[], dict[str, Any]]
 Gate = Callable[[], None]
+Observe = Callable[[float], None]
 
 
 class Pool:
     """Machines of this host: warm ones, and those that were claimed until they are released.
 
     Open as a block: after it, the machines that nobody claimed are gone. `gate` raises when the host is under pressure.
+    `observe` is told how long each call of a guest took.
     """
 
     def __init__(
@@ -55,12 +57,14 @@ class Pool:
         *,
         sizes: Mapping[str, PoolSize],
         gate: Gate = lambda: None,
+        observe: Observe = lambda _seconds: None,
     ) -> None:
         self.engine = engine
         self.places = places
         self._images = images
         self._sizes = sizes
         self._gate = gate
+        self._observe = observe
         self._building: dict[Shape, asyncio.Lock] = {}
         self.keeper = Keeper(rooms=lambda: places.free, make=self._new_warm, release=self.release)
 
@@ -150,7 +154,7 @@ class Pool:
         place.guest = self._guest(place.machine)
 
     def _guest(self, machine: Machine) -> Guest:
-        return Guest(functools.partial(self.engine.dial, machine), machine.ended)
+        return Guest(functools.partial(self.engine.dial, machine), machine.ended, self._observe)
 
     async def _identify(self, place: Place, identity: Identity, limit_s: float) -> Guest:
         machine, guest = place.machine, place.guest
