@@ -6,8 +6,9 @@ from contract.models import Shape
 
 # The emulator's own threads (devices, control socket, disk) work beside the guest's processors.
 EMULATOR_CPUS = 0.5
-# Besides the guest's RAM: translated code (up to 128 MB), the emulator itself, and what the kernel keeps for it.
-OVERHEAD_MB = 160
+# Besides the guest's RAM: translated code (up to 128 MB), the emulator itself, and what the kernel keeps for it. The
+# pool reckons with 160 MB; a machine that behaves must never be killed, so where that happens is well beyond.
+OVERHEAD_MB = 224
 # QEMU's pool for disk requests may have 64 threads; the rest is its main, RCU and control threads, and room to spare.
 EMULATOR_THREADS = 96
 # A disk that one machine reads as fast as it can is a disk that its neighbours wait for.

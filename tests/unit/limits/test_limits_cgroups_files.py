@@ -17,6 +17,7 @@ from contract.models import Shape
 from poold.cgroups import Limits, Usage, groups, limits_of, open_cgroups
 from poold.cgroups.device import disk_of
 from poold.errors import HostFault
+from poold.pool import OVERHEAD_MB
 
 SHAPE = Shape("minimal", 2, 512, 2048)
 VM = "vm-" + "a" * 16
@@ -71,7 +72,7 @@ def test_version_2_gets_its_limits_in_one_group(tmp_path: Path) -> None:
     assert told == {
         "cgroup.procs": "4711",
         "cpu.max": "250000 100000",
-        "memory.max": str((512 + 160) << 20),
+        "memory.max": str((512 + 224) << 20),
         "memory.swap.max": "0",
         "memory.oom.group": "1",
         "pids.max": "98",
@@ -220,6 +221,6 @@ def test_limits_leave_room_for_all_that_was_asked_for(vcpus: int, memory_mb: int
     limits = limits_of(Shape("minimal", vcpus, memory_mb, 2048))
     assert isinstance(limits, Limits)
     assert limits.vcpus > vcpus
-    assert limits.memory_mb >= memory_mb + 160
+    assert limits.memory_mb > memory_mb + OVERHEAD_MB
     assert limits.pids >= vcpus + 64
     assert limits.io_bytes_per_s is None or limits.io_bytes_per_s > 0
