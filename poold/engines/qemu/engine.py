@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from contract.models import Shape
 from poold.engines import Found, Limit, Machine, Progress, Settle, Snapshot, process, silent
-from poold.engines.qemu import argv, golden, made, pages, saved
+from poold.engines.qemu import argv, golden, made, saved
 from poold.engines.qemu.faults import as_engine_errors
 from poold.engines.qemu.inherited import Inherited
 from poold.engines.qemu.made import Made
@@ -201,6 +201,7 @@ class QemuEngine:
         made_of = self._made(snapshot.shape, snapshot.image.key)
         await finish(asyncio.to_thread(golden.outfit, snapshot, self._machines / machine_id, slot.uid, made_of))
         vm, devices_fd = await self._start(machine_id, slot, snapshot.shape, snapshot.folder / golden.DEVICES)
+        await self._vms.shake_hands(vm)
         await vm.load_devices(devices_fd)
         return vm.machine
 
@@ -209,14 +210,9 @@ class QemuEngine:
         made_of = await asyncio.to_thread(made.read, folder)
         made_of.check_loads_under(self._made(made_of.shape, made_of.image_key), machine_id)
         await finish(asyncio.to_thread(saved.prepare, folder, slot.uid, QMP_SOCKET))
-        opening = asyncio.to_thread(pages.open_pages, folder / saved.SAVED / saved.PAGES, made_of.memory_bytes)
-        with contextlib.closing(await finish(opening, undo=pages.Pages.close)) as content:
-            # While QEMU comes up, which takes as long.
-            vm, devices_fd = await both(
-                finish(asyncio.to_thread(content.check)),
-                self._start(machine_id, slot, made_of.shape, folder / saved.SAVED / saved.DEVICES),
-            )
-            await finish(asyncio.to_thread(saved.put_pages, vm.machine.pid, made_of.memory_bytes, content))
+        vm, devices_fd = await self._start(machine_id, slot, made_of.shape, folder / saved.SAVED / saved.DEVICES)
+        # At once: QEMU takes as long to come up as it takes to fill its memory.
+        await both(saved.put_pages(folder, vm.machine.pid, made_of), self._vms.shake_hands(vm))
         await vm.load_devices(devices_fd)
         return vm.machine
 
@@ -229,7 +225,6 @@ class QemuEngine:
             devices_fd = inherited.open(devices, os.O_RDONLY)
             line = argv.restored(folder, self._accel, shape, files)
             vm = await self._vms.start(machine_id, slot, shape, self._confine(slot, line), inherited.fds)
-        await self._vms.shake_hands(vm)
         return vm, devices_fd
 
     async def _boot(self, machine_id: str, slot: Slot, image: Image, shape: Shape) -> tuple[Vm, int]:

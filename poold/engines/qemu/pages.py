@@ -1,8 +1,8 @@
 """The pages that a machine made its own, in one file: a head, the pages' bytes, and a table of where they belong.
 
 Only what differs from the golden memory is in it, so its size is what the machine changed and not what it has. A page
-of zeros is a line of the table and no bytes. Nothing of a file is used before all of it was checked: a page at the
-wrong place would be a machine that goes wrong hours later.
+of zeros is a line of the table and no bytes. No machine runs with a file of which not every byte was checked: a wrong
+page would be a machine that goes wrong hours later.
 """
 
 import mmap
@@ -109,7 +109,7 @@ def _pieces(first_page: int, pages: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Pages:
-    """A file of pages whose head and table make sense. Its bytes do once `check` has returned. Close it."""
+    """A file of pages whose head and table make sense. Whether its bytes do, `put` finds out. Close it."""
 
     path: Path
     file: mmap.mmap
@@ -117,22 +117,23 @@ class Pages:
     checksum: int
     runs: list[Run]
 
-    def check(self) -> None:
-        """Raise `EngineError` if a byte of a page is not what was written. Blocks."""
-        if zlib.crc32(self.content) != self.checksum:
-            raise _broken(self.path, "the checksum of its pages is wrong")
+    def put(self, mem_fd: int, address: int, at: Progress) -> None:
+        """Write every page where it belongs in the memory at `address` of `mem_fd`. Blocks.
 
-    def put(self, mem_fd: int, address: int) -> None:
-        """Write every page where it belongs in the memory at `address` of `mem_fd`. Blocks."""
-        taken = 0
+        Raises `EngineError` if a byte of them is not what was saved: then that memory must not be used. `at` is told
+        how many of how many bytes are there.
+        """
+        checksum = taken = 0
         for first, count, is_zero in self.runs:
-            if is_zero:
-                for offset, size in _pieces(first, count):
-                    _put(mem_fd, memoryview(ZEROS)[:size], address + offset)
-            else:
-                size = count * PAGE
-                _put(mem_fd, self.content[taken : taken + size], address + first * PAGE)
-                taken += size
+            for offset, size in _pieces(first, count):
+                data = memoryview(ZEROS)[:size] if is_zero else self.content[taken : taken + size]
+                _put(mem_fd, data, address + offset)
+                if not is_zero:
+                    checksum = zlib.crc32(data, checksum)  # now that the bytes are near
+                    taken += size
+                    at(taken, len(self.content))
+        if checksum != self.checksum:
+            raise _broken(self.path, "the checksum of its pages is wrong")
 
     def close(self) -> None:
         self.content.release()

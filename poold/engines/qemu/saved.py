@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +27,7 @@ MAKING = "saved.tmp"  # what is being saved, or being removed
 PAGES = "pages"
 DEVICES = "devices"
 DRIVE_FACTS = "drive.json"
+LOOK_AGAIN_S = 0.001
 TOLD_EACH = 4 << 20  # bytes between two calls of `progress`
 
 T = TypeVar("T")
@@ -115,13 +117,6 @@ def _drive_facts(folder: Path) -> dict[str, int]:
     return {"bytes": status.st_size, "modified_ns": status.st_mtime_ns}
 
 
-def put_pages(pid: int, memory_bytes: int, content: pages.Pages) -> None:
-    """Write the saved pages into the memory of a process that has not run yet."""
-    address = touched.find_memory(pid, memory_bytes)
-    with touched.ProcessMemory(pid, address, os.O_RDWR) as memory:
-        content.put(memory.fd, address)
-
-
 async def write(folder: Path, pid: int, made_of: Made, progress: pages.Progress) -> int:
     """Write the pages and commit. Returns the bytes written. Cancelled, it stops soon and has not committed.
 
@@ -134,18 +129,45 @@ async def write(folder: Path, pid: int, made_of: Made, progress: pages.Progress)
 
         def at(done: int, total: int) -> None:
             nonlocal told
-            if stop.is_set():
-                raise Stopped
+            _go_on_unless(stop)
             if done == total or done - told >= TOLD_EACH:
                 told = done
                 loop.call_soon_threadsafe(progress, done, total)
 
         size = write_pages(folder, pid, made_of.memory_bytes, at)
-        if stop.is_set():
-            raise Stopped
+        _go_on_unless(stop)
         return size + commit(folder)
 
     return await _stoppable(work)
+
+
+async def put_pages(folder: Path, pid: int, made_of: Made) -> None:
+    """Write the saved pages into the memory of process `pid`, which becomes a QEMU and has not run its machine yet.
+
+    QEMU maps the memory early in its start and leaves it alone until the state of its devices is loaded, so this
+    goes on beside it. Cancelled, it stops soon. A process that never gets that far is waited for.
+    """
+
+    def work(stop: threading.Event) -> None:
+        with contextlib.closing(pages.open_pages(folder / SAVED / PAGES, made_of.memory_bytes)) as content:
+            address = _wait_for_memory(pid, made_of.memory_bytes, stop)
+            with touched.ProcessMemory(pid, address, os.O_RDWR) as memory:
+                content.put(memory.fd, address, lambda _done, _total: _go_on_unless(stop))
+
+    await _stoppable(work)
+
+
+def _wait_for_memory(pid: int, memory_bytes: int, stop: threading.Event) -> int:
+    while True:
+        _go_on_unless(stop)
+        with contextlib.suppress(EngineError, OSError):  # it is not there yet, or its process is gone
+            return touched.find_memory(pid, memory_bytes)
+        time.sleep(LOOK_AGAIN_S)
+
+
+def _go_on_unless(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise Stopped
 
 
 async def _stoppable(work: Callable[[threading.Event], T]) -> T:
@@ -157,4 +179,6 @@ async def _stoppable(work: Callable[[threading.Event], T]) -> T:
     except asyncio.CancelledError:
         stop.set()
         await finish(asyncio.wait({task}))
+        if not task.cancelled():
+            task.exception()  # seen; nobody is left to be told
         raise
