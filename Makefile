@@ -12,7 +12,7 @@ TEST_PACKAGES := nftables tmux
 BENCH_PACKAGES := crun bubblewrap
 
 .PHONY: help up down images test test-unit check lint types contracts lock clean \
-	bench-create bench-density bench-slots bench-packages
+	bench-create bench-density bench-slots bench-ledger bench-packages
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ bench-density: images  ## idle machines until 8 GiB are used
 
 bench-slots: .venv/.installed  ## network slots
 	@$(PY) -m tests.bench.bench_slots
+
+bench-ledger: .venv/.installed  ## durable events and moves a second, beside bare SQLite
+	@$(PY) -m tests.bench.bench_ledger
 
 lock: .venv/.installed  ## pin every Python package again
 	@$(PY) -m piptools compile -q --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \

@@ -37,11 +37,10 @@ class Event:
         }
 
 
-APPEND = (
-    "INSERT INTO events (stream, seq, at_ms, kind, data, guest_seq)"
-    " SELECT :stream, coalesce(max(seq), 0) + 1, :at_ms, :kind, :data, :guest_seq FROM events WHERE stream = :stream"
-    " ON CONFLICT (stream, guest_seq) WHERE guest_seq IS NOT NULL DO NOTHING RETURNING seq"
-)
+# Two statements take half the time of one INSERT … SELECT … RETURNING, which puts its rows in a table of its own first.
+NEXT_SEQ = "SELECT coalesce(max(seq), 0) + 1 FROM events WHERE stream = ?"
+APPEND = "INSERT INTO events (stream, seq, at_ms, kind, data, guest_seq) VALUES (?, ?, ?, ?, ?, ?)"
+KNOWN = "SELECT seq FROM events WHERE stream = ? AND guest_seq = ?"
 COLUMNS = "id, stream, seq, at_ms, kind, data, guest_seq"
 
 
@@ -58,21 +57,13 @@ def append(
 
     One that the guest has already told us changes nothing; the number is the one that it got then.
     """
-    row = db.execute(
-        APPEND,
-        {
-            "stream": stream,
-            "at_ms": at_ms,
-            "kind": kind,
-            "data": orjson.dumps(data).decode(),
-            "guest_seq": guest_seq,
-        },
-    ).fetchone()
-    if row is None:
-        row = db.execute("SELECT seq FROM events WHERE stream = ? AND guest_seq = ?", (stream, guest_seq)).fetchone()
-    elif isinstance(db, Connection):
+    if guest_seq is not None and (known := db.execute(KNOWN, (stream, guest_seq)).fetchone()) is not None:
+        return int(known[0])
+    seq: int = db.execute(NEXT_SEQ, (stream,)).fetchone()[0]
+    db.execute(APPEND, (stream, seq, at_ms, kind, orjson.dumps(data).decode(), guest_seq))
+    if isinstance(db, Connection):
         db.touched.add(stream)
-    return int(row[0])
+    return seq
 
 
 def after(db: sqlite3.Connection, stream: str, seq: int, limit: int) -> list[Event]:

@@ -50,8 +50,9 @@ class Ledger:
     async def write(self, work: Callable[[sqlite3.Connection], T], *, durable: bool = True) -> T:
         """Run `work` in a transaction and return what it returned, after the commit is on disk.
 
-        If `work` raises, nothing of it is kept and its error is raised here. If the caller is cancelled meanwhile,
-        the write happens all the same. A write that is not `durable` survives the daemon, but not the power: it is for
+        If `work` raises, nothing of it is kept and its error is raised here. It changes the ledger and nothing else: it
+        is run a second time if another write of its group fails half-way. If the caller is cancelled meanwhile, the
+        write happens all the same. A write that is not `durable` survives the daemon, but not the power: it is for
         what the next start of the host would find out by itself. On a full disk this raises `LedgerFull`; nothing of
         the write is kept then, and nothing that was acknowledged is lost.
         """

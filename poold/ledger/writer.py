@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from poold.errors import LedgerError, LedgerFull
 from poold.ledger.connect import Connection
@@ -26,8 +26,7 @@ SHARED = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NO
 NO_ROOM_BYTES = 1 << 20  # a disk with less than this has failed because it is full, whatever it says
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(NamedTuple):
     """One write that waits for its turn, and who is to be told."""
 
     work: Work
@@ -93,11 +92,10 @@ class Writer:
         began = time.perf_counter()
         try:
             self._flush_when(any(write.durable for write in group))
-            db.execute("BEGIN IMMEDIATE")
-            one_by_one = _alone if len(group) == 1 else _in_savepoint
-            outcomes = [one_by_one(db, write) for write in group]
-            if db.in_transaction:
-                db.execute("COMMIT")
+            # A savepoint for each write costs as much as the write: SQLite copies every page that it touches. So there
+            # are some only in a group in which one failed half-way.
+            outcomes = _together(db, group) or _apart(db, group)
+            db.execute("COMMIT")
         except BaseException as error:
             with contextlib.suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
@@ -140,19 +138,31 @@ class Writer:
             self._observe(committed.took_s, len(committed.outcomes))
 
 
-def _alone(db: Connection, write: Write) -> Outcome:
-    """A write that has the transaction to itself: what it fails with takes back everything."""
-    try:
-        return write.done, write.work(db), None
-    except BaseException as error:
-        if _is_shared(db, error):
-            raise
-        db.execute("ROLLBACK")
-        return write.done, None, _translated(error)
+def _together(db: Connection, group: list[Write]) -> list[Outcome] | None:
+    """Run all of a group in one transaction, or change nothing and return None: one failed half-way."""
+    outcomes: list[Outcome] = []
+    db.execute("BEGIN IMMEDIATE")
+    for write in group:
+        changes = db.total_changes
+        try:
+            outcomes.append((write.done, write.work(db), None))
+        except BaseException as error:
+            if _is_shared(db, error):
+                raise
+            if db.total_changes != changes:
+                db.execute("ROLLBACK")
+                return None
+            outcomes.append((write.done, None, _translated(error)))  # refused before it changed anything
+    return outcomes
+
+
+def _apart(db: Connection, group: list[Write]) -> list[Outcome]:
+    """Run them in one transaction again, each kept whole or not at all, whatever the others do."""
+    db.execute("BEGIN IMMEDIATE")
+    return [_in_savepoint(db, write) for write in group]
 
 
 def _in_savepoint(db: Connection, write: Write) -> Outcome:
-    """One write of a group: kept whole or not at all, whatever the others do."""
     db.execute("SAVEPOINT one")
     try:
         result = write.work(db)

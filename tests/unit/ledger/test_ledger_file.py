@@ -10,33 +10,7 @@ import pytest
 
 from poold.errors import LedgerError
 from poold.ledger import Ledger, sandboxes
-from poold.ledger.migrate import migrate, migrations
-from tests.unit.ledger.rows import box, count, memory
-
-
-def test_migrations_are_numbered_without_gaps() -> None:
-    assert [number for number, _ in migrations()] == list(range(1, len(migrations()) + 1))
-
-
-def test_a_file_is_migrated_once() -> None:
-    with memory() as db:
-        sandboxes.add(db, box(1))
-        migrate(db)
-        assert count(db) == 1
-        assert db.execute("PRAGMA user_version").fetchone()[0] == migrations()[-1][0]
-
-
-async def test_a_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    db = sqlite3.connect(path)
-    db.execute("PRAGMA user_version = 999")
-    db.close()
-    with pytest.raises(LedgerError, match="999"):
-        async with Ledger.open(path):
-            pass
-    db = sqlite3.connect(path)
-    assert db.execute("PRAGMA user_version").fetchone()[0] == 999
-    db.close()
+from tests.unit.ledger.rows import box, count
 
 
 async def test_what_was_acknowledged_is_committed_and_survives(tmp_path: Path) -> None:
