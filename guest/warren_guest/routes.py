@@ -32,7 +32,10 @@ async def health(guest: Guest, _request: Request) -> Answer:
 
 
 async def identify(guest: Guest, request: Request) -> Answer:
-    return _become(guest.identity, guest.events, parse_identity(await read_object(request)))
+    answer = _become(guest.identity, guest.events, parse_identity(await read_object(request)))
+    if guest.identity.generation > 1:
+        guest.hang_up_but(request.connection)
+    return answer
 
 
 async def rehearse(guest: Guest, request: Request) -> Answer:

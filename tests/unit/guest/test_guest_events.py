@@ -1,11 +1,13 @@
 """Events are numbered without gaps, can be read again, and say so when they are gone; an identity is given once."""
 
+import asyncio
 import base64
 import os
 import time
 from typing import Any
 
 import pytest
+from warren_guest import frames
 from warren_guest.events import KEPT, Events
 
 from tests.unit.guest.client import Client
@@ -145,6 +147,23 @@ async def test_the_log_is_told_in_lines(guest: Client) -> None:
     reply = await guest.call("GET", "/logs?lines=5")
     assert reply.headers["content-type"].startswith("text/plain")
     assert len(reply.body.splitlines()) <= 5
+
+
+async def test_a_machine_that_was_away_hangs_up_on_whoever_it_knew_and_its_processes_go_on(fresh_guest: Client) -> None:
+    assert (await fresh_guest.call("POST", "/identity", identity())).status == 200
+    watching = await fresh_guest.stream("GET", "/events")
+    assert await watching.piece() == b":\n\n"
+    following = await fresh_guest.stream("POST", "/processes", {"cmd": "sleep", "args": ["60"], "tag": "goes-on"})
+    assert (await anext(following.frames()))[0] == frames.START
+    assert (await fresh_guest.call("POST", "/identity", identity(generation=2))).status == 200
+    for other in (watching, following):
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            while True:
+                await other.piece()
+    (process,) = (await fresh_guest.call("GET", "/processes")).json["processes"]
+    assert process["tag"] == "goes-on"
+    assert "exit_code" not in process
+    assert "signal" not in process
 
 
 async def test_a_rehearsal_leaves_the_machine_nobody(fresh_guest: Client) -> None:
