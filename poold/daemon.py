@@ -145,6 +145,7 @@ async def _ground(
         found = await asyncio.to_thread(ground.engine.found)
         todo = reconcile.plan(rows, found, base_uid=ground.base_uid)
         recovery = await reconcile.clear(todo, ground.engine, ledger, now_ms=sources.now_ms())
+        await asyncio.to_thread(_clear_groups, ground.cgroups, {action.machine_id for action in todo.adopt}, recovery)
         kept = {action.slot for action in todo.adopt} if keep else set()
         async with _slots(config, ground, kept):
             yield ground, todo, recovery
@@ -152,6 +153,16 @@ async def _ground(
         ground.engine.close()
         if ground.cgroups is not None:
             ground.cgroups.close()
+
+
+def _clear_groups(cgroups: Cgroups | None, kept: Collection[str], recovery: reconcile.Recovery) -> None:
+    """Remove the control groups of machines that are gone. Blocks."""
+    if cgroups is None:
+        return
+    for machine_id in sorted(cgroups.found() - set(kept)):
+        log.warning("removing a control group that nobody has", extra={"machine": machine_id})
+        cgroups.end(machine_id)
+        recovery.removed.append(f"cgroup of {machine_id}")
 
 
 @contextlib.asynccontextmanager

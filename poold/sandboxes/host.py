@@ -189,6 +189,7 @@ class Sandboxes:
     async def drain(self, mode: str, caller: Caller) -> AsyncIterator[tuple[str, WarrenError | None]]:
         """Take nothing new, and `pause` or `destroy` what runs: each id when it is done, with what went wrong."""
         self.is_draining = True
+        await self._turns.all_over()  # what is being created is there then, or is not
         for sandbox_id in list(self._live):
             try:
                 if mode == "pause":
