@@ -83,7 +83,7 @@ async def test_a_machine_survives_its_daemon_and_is_ended_by_the_next(bench: Ben
     machine_id, pid = said.decode().split()
     assert os.getsid(int(pid)) == int(pid)
     assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    assert bench.engine.found() == [Found(machine.id, machine.pid, is_saved=False)]
+    assert bench.engine.found() == [Found(machine_id, int(pid), is_saved=False)]
     await bench.engine.destroy(machine_id)
     async with open_bench(bench.name, bench.folder, run_dir):
         pass  # the next daemon removes the slots of the one that died

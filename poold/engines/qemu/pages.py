@@ -62,7 +62,8 @@ class Writer:
         table = b"".join(RUN.pack(*run) for run in self._runs)
         _write_all(self._fd, memoryview(table))
         sums = self._checksum, zlib.crc32(table)
-        os.pwrite(self._fd, HEAD.pack(MAGIC, self._memory_bytes, self._bytes, len(self._runs), *sums), 0)
+        head = HEAD.pack(MAGIC, self._memory_bytes, self._bytes, len(self._runs), *sums)
+        os.pwrite(self._fd, head.ljust(DATA_AT, b"\0"), 0)
         return DATA_AT + self._bytes + len(table)
 
     def _note(self, first: int, count: int, is_zero: bool) -> None:
