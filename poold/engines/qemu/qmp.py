@@ -21,6 +21,7 @@ from poold.lifetimes import finish
 
 MAX_LINE = 1 << 20  # QEMU's longest reply that we ask for is a few KB
 KEPT_EVENTS = 64
+TAKE_BACK_S = 5.0
 
 
 class Qmp:
@@ -59,8 +60,8 @@ class Qmp:
         try:
             yield f"/dev/fdset/{added['fdset-id']}"
         finally:
-            with contextlib.suppress(EngineError):  # it has hung up: then it has nothing any more
-                await finish(self.run("remove-fd", **{"fdset-id": added["fdset-id"]}))
+            with contextlib.suppress(EngineError, TimeoutError):  # one that has hung up has nothing any more
+                await finish(asyncio.wait_for(self.run("remove-fd", **{"fdset-id": added["fdset-id"]}), TAKE_BACK_S))
 
     async def _ask(self, command: str, arguments: dict[str, Any], send: Callable[[bytes], None]) -> Any:
         async with self._turn:

@@ -149,7 +149,7 @@ async def put_pages(folder: Path, pid: int, made_of: Made) -> None:
     """
 
     def work(stop: threading.Event) -> None:
-        with contextlib.closing(pages.open_pages(folder / SAVED / PAGES, made_of.memory_bytes)) as content:
+        with pages.open_pages(folder / SAVED / PAGES, made_of.memory_bytes) as content:
             address = _wait_for_memory(pid, made_of.memory_bytes, stop)
             with touched.ProcessMemory(pid, address, os.O_RDWR) as memory:
                 content.put(memory.fd, address, lambda _done, _total: _go_on_unless(stop))

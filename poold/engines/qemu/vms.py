@@ -48,9 +48,9 @@ class Vm:
     async def save_devices(self, fd: int) -> None:
         """Write the state of its devices to our open file `fd`, and close that."""
         try:
-            async with self.control.lent(fd) as name:
+            async with asyncio.timeout(QMP_LIMIT_S), self.control.lent(fd) as name:
                 # Not `live`: that would take its drives from a machine that may yet go on.
-                await self.run("xen-save-devices-state", filename=name, live=False)
+                await self.control.run("xen-save-devices-state", filename=name, live=False)
         finally:
             os.close(fd)
 
@@ -121,7 +121,8 @@ class Vms:
         """Not to be left before its pid is known: while it becomes QEMU, its arguments cannot be relied upon."""
         folder = self._machines / machine_id
         pid = await process.start(line, log=folder / LOG, keep_fds=fds)
-        vm = self._known[machine_id] = Vm(Machine(machine_id, slot, folder, pid, process.watch(pid)))
+        vm = Vm(Machine(machine_id, slot, folder, pid, process.watch(pid)))
+        self._know(vm)
         return vm
 
     async def shake_hands(self, vm: Vm) -> None:
@@ -152,8 +153,15 @@ class Vms:
         except BaseException:
             vm.machine.ended.cancel()
             raise
-        self._known[machine_id] = vm
+        self._know(vm)
         return vm.machine
+
+    def _know(self, vm: Vm) -> None:
+        """From now on it is the process of its machine. There may have been another, which has ended by itself."""
+        former = self._known.pop(vm.machine.id, None)
+        if former is not None:
+            former.hang_up()
+        self._known[vm.machine.id] = vm
 
     async def end(self, machine_id: str) -> None:
         """End the process of a machine, also one that we do not know. Succeeds if there is none."""
