@@ -18,6 +18,8 @@ from tests.unit.poold.poold_fake_engine import FakeEngine
 from tests.unit.poold.poold_fake_guest import refusal
 from tests.unit.poold.poold_host import MACHINE_MB, SLOTS, Host, open_host
 
+pytestmark = pytest.mark.usefixtures("nothing_warm")
+
 SILENT = b""  # a guest that takes the request and says nothing
 
 
