@@ -141,14 +141,7 @@ class Sandboxes:
         error = SandboxStopped(f"sandbox {sandbox_id} was stopped: {reason}")
         self._creations.end(error, sandbox_id)
         async with self._turns.of(sandbox_id):
-            try:
-                sandbox = await self._means.move(sandbox_id, Event.STOP, caller, reason=reason)
-            except WrongState:
-                sandbox = await self.get(sandbox_id)
-                if sandbox.state is not State.STOPPED:
-                    raise
-            await finish(self._free(sandbox, error))
-        return sandbox
+            return await finish(self._destroy(sandbox_id, caller, reason, error))
 
     async def set_timeout(self, sandbox_id: str, timeout_sec: int, caller: Caller = BY_ITSELF) -> Sandbox:
         """Move the sandbox's deadline to `timeout_sec` from now."""
@@ -269,7 +262,8 @@ class Sandboxes:
         try:
             sandbox = await operations.pause(self._means, live, caller, why)
         except BaseException:
-            self._watch(live)
+            if live.place.machine is not None:  # it was not given up
+                self._watch(live)
             raise
         self._means.metrics.pause_seconds.observe(time.monotonic() - began)
         self._arm(sandbox)
@@ -281,6 +275,16 @@ class Sandboxes:
         self._watch(live)
         self._means.metrics.resume_seconds.observe(time.monotonic() - began)
         return self._with_next(live.sandbox)
+
+    async def _destroy(self, sandbox_id: str, caller: Caller, reason: str, error: WarrenError) -> Sandbox:
+        try:
+            sandbox = await self._means.move(sandbox_id, Event.STOP, caller, reason=reason)
+        except WrongState:
+            sandbox = await self.get(sandbox_id)
+            if sandbox.state is not State.STOPPED:
+                raise
+        await self._free(sandbox, error)
+        return sandbox
 
     def _watch(self, live: Live) -> None:
         """From now on the sandbox ends with its machine, and what its rules say happens in its time."""
