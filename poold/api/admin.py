@@ -38,7 +38,7 @@ async def status(request: Request) -> Response:
             "started_ms": facts.started_ms,
             "slots": {"all": facts.slots, "free": places.free},
             "memory": {"budget_mb": places.memory_budget_mb, "left_mb": places.memory_left_mb},
-            "sandboxes": {str(state): number for state, number in counted.items()},
+            "sandboxes": {str(state): count for state, count in counted.items()},
             "pool": found.pool.keeper.shares(),
             "pressure": None if pressure is None else {"what": pressure.what, "message": pressure.message},
             "ledger": _ledger(facts.ledger_path),
