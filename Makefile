@@ -11,8 +11,8 @@ BUILD_PACKAGES := python3 python3-venv mmdebstrap lz4 ca-certificates
 TEST_PACKAGES := nftables tmux git mount busybox-static
 BENCH_PACKAGES := crun bubblewrap
 
-.PHONY: help up down images test test-unit check lint types contracts lock clean \
-	bench-create bench-density bench-slots bench-ledger bench-packages
+.PHONY: help up down images test test-unit test-faults check lint types contracts lock clean \
+	bench-create bench-density bench-slots bench-ledger bench-pause bench-packages
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ test: images  ## every test, with real microVMs
 test-unit: .venv/.installed  ## the tests that need no microVM
 	@$(PY) -m pytest tests/unit
 
+test-faults: images  ## poold killed 200 times at random moments, under clients that do everything (10 minutes)
+	@WARREN_FAULTS_ROUNDS=$${WARREN_FAULTS_ROUNDS:-200} $(PY) -m pytest -s tests/faults
+
 check: lint types contracts test  ## what a review asks for: lint, types, contracts, tests
 
 lint: .venv/.installed  ## ruff
@@ -76,6 +79,9 @@ bench-slots: .venv/.installed  ## network slots
 
 bench-ledger: .venv/.installed  ## durable events and moves a second, beside bare SQLite
 	@$(PY) -m tests.bench.bench_ledger
+
+bench-pause: images  ## pause and resume of a small and a large machine
+	@$(PY) -m tests.bench.bench_pause
 
 lock: .venv/.installed  ## pin every Python package again
 	@$(PY) -m piptools compile -q --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \

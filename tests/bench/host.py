@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,15 +70,24 @@ class Host:
         content = reply.read()
         return reply.status, json.loads(content) if content else None
 
+    def wait_until_serving(self) -> None:
+        """Poold answers, on its socket too."""
+        self._wait_until("does not answer", lambda _: self.socket.exists())
+
     def wait_until_warm(self) -> None:
         """Every share of the pool has what it wants."""
+        self._wait_until(
+            "has no warm machine", lambda health: all(share["warm"] >= share["wanted"] for share in health["pool"])
+        )
+
+    def _wait_until(self, problem: str, is_so: Callable[[Any], bool]) -> None:
         give_up = time.monotonic() + WARM_LIMIT_S
         while True:
             if self.process.poll() is not None or time.monotonic() > give_up:
-                raise RuntimeError(f"poold has no warm machine:\n{self.log()[-3000:]}")
+                raise RuntimeError(f"poold {problem}:\n{self.log()[-3000:]}")
             with contextlib.suppress(OSError, http.client.HTTPException):
                 status, health = self.call("GET", "/healthz")
-                if status == 200 and all(share["warm"] >= share["wanted"] for share in health["pool"]):
+                if status == 200 and is_so(health):
                     return
             self.connection.close()
             time.sleep(0.05)

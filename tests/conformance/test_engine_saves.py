@@ -51,7 +51,7 @@ async def _count(bench: Bench, machine: Machine) -> int:
 async def _save(bench: Bench, machine: Machine) -> None:
     await bench.engine.pause(machine)
     await bench.engine.save(machine)
-    await bench.engine.halt(machine)
+    await bench.engine.halt(machine.id)
 
 
 @contextlib.asynccontextmanager
@@ -242,7 +242,7 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing(bench: Bench) 
         with pytest.raises(EngineError, match="pause it first"):
             await bench.engine.save(machine)
         with pytest.raises(EngineError, match="not saved"):
-            await bench.engine.halt(machine)
+            await bench.engine.halt(machine.id)
         with pytest.raises(EngineError, match="it runs already"):
             await bench.engine.load(machine.id, machine.slot)
         with pytest.raises(EngineError, match="not saved on this host"):
@@ -353,7 +353,7 @@ async def test_an_engine_that_cannot_save_says_so(bench: Bench) -> None:
     async with bench.machine() as machine:
         for refused in (
             bench.engine.save(machine),
-            bench.engine.halt(machine),
+            bench.engine.halt(machine.id),
             bench.engine.load(machine.id, machine.slot),
         ):
             with pytest.raises(EngineError, match="cannot save"):

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -48,19 +49,34 @@ class Reply:
         return self.status, self.json["error"]["code"]
 
 
-class Api:
-    """One poold."""
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
 
-    def __init__(self, port: int, *, limit_s: float = LIMIT_S) -> None:
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class Api:
+    """One poold: at its port, or with `socket` at the operator's entrance."""
+
+    def __init__(self, port: int, *, limit_s: float = LIMIT_S, socket: Path | None = None) -> None:
         self.port = port
         self._limit_s = limit_s
+        self._socket = socket
 
     @contextlib.contextmanager
     def open(
         self, method: str, path: str, body: Body | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
         """An answer that is read piece by piece. Whoever leaves the block early hangs up."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self._limit_s)
+        if self._socket is None:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self._limit_s)
+        else:
+            connection = _UnixConnection(self._socket, self._limit_s)
         try:
             # Who is refused in the middle of a long body may find nobody to send the rest to, but the refusal is there.
             with contextlib.suppress(BrokenPipeError):

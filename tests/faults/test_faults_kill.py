@@ -1,0 +1,50 @@
+"""poold is killed again and again at random moments, under clients that do everything that clients can do.
+
+`make test-faults` runs the same with more rounds. A failure names its seed; WARREN_FAULTS_SEED repeats its choices.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.bench.host import Host, open_host
+from tests.faults.rounds import Rounds
+from tests.vm import traces
+
+ROUNDS = int(os.environ.get("WARREN_FAULTS_ROUNDS", "6"))
+LIMIT_S = float(os.environ.get("WARREN_FAULTS_LIMIT_S", "570"))
+SEED = int(os.environ.get("WARREN_FAULTS_SEED", time.time_ns() % 1_000_000))
+SLOTS = 7
+# Nobody else's: the tests of other rooms may run on this host at the same time.
+BASE_UID = 290_000
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    before = traces.host_network()
+    with open_host(
+        pool="minimal=0-1",
+        POOLD_DEFAULT_IMAGE="minimal",
+        POOLD_SLOTS=str(SLOTS),
+        POOLD_BASE_UID=str(BASE_UID),
+    ) as host:
+        host.wait_until_serving()
+        yield host
+    assert traces.mentioning(host.state) == []
+    assert traces.mentioning(host.socket.parent) == []
+    assert traces.host_network() == before
+
+
+def test_whenever_poold_is_killed_nothing_acknowledged_is_lost_and_nothing_is_left_over(host: Host) -> None:
+    rounds = Rounds(host, SEED)
+    print(f"seed {SEED}: WARREN_FAULTS_SEED={SEED} repeats it")
+    rounds.crowd.create(rounds.api)  # the first of its shape takes its time
+    began = time.monotonic()
+    done = rounds.run(ROUNDS, LIMIT_S)
+    rounds.finish()
+    took_s = time.monotonic() - began
+    print(f"fault_rounds={done} of {ROUNDS} in {took_s:.0f} s, {rounds.crowd.done} requests were answered")
+    assert done > 0
+    assert rounds.crowd.done > done, "the clients did next to nothing"
