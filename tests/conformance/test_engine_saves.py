@@ -252,6 +252,21 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing(bench: Bench) 
 
 
 @ON_QEMU
+async def test_a_saved_machine_whose_process_nobody_adopted_is_not_loaded_beside_it(bench: Bench) -> None:
+    async with bench.machine() as machine:
+        await bench.sh(machine, "echo here > file")
+        await bench.engine.pause(machine)
+        await bench.engine.save(machine)
+        bench.engine.close()
+        bench.engine = bench.open_engine()
+        with pytest.raises(EngineError, match="nobody has adopted"):
+            await bench.engine.load(machine.id, machine.slot)
+        adopted = await bench.engine.adopt(machine.id, machine.slot)
+        await bench.engine.resume(adopted)
+        assert await bench.sh(adopted, "cat file") == (0, "here\n")
+
+
+@ON_QEMU
 @pytest.mark.parametrize(
     ("attribute", "words"), [("qemu", "QEMU"), ("accel", "accelerator"), ("layout", "hardware layout")]
 )

@@ -45,6 +45,10 @@ class Vm:
             hint = f"QEMU did not answer within {QMP_LIMIT_S} s"
             raise EngineError(command, self.machine.id, hint=hint) from error
 
+    async def is_stopped(self) -> bool:
+        told = await self.run("query-status")
+        return isinstance(told, dict) and told.get("running") is False
+
     async def save_devices(self, fd: int) -> None:
         """Write the state of its devices to our open file `fd`, and close that."""
         try:
@@ -102,9 +106,11 @@ class Vms:
             raise EngineError("steering", machine.id, hint="the machine is gone")
         return vm
 
+    def knows(self, machine_id: str) -> bool:
+        return machine_id in self._known
+
     def runs(self, machine_id: str) -> bool:
-        vm = self._known.get(machine_id)
-        return vm is not None and not vm.machine.ended.done()
+        return self.knows(machine_id) and not self._known[machine_id].machine.ended.done()
 
     async def start(self, machine_id: str, slot: Slot, shape: Shape, line: Sequence[str], fds: Sequence[int]) -> Vm:
         """Start the confined QEMU `line` for the machine, whose folder is there.
