@@ -121,10 +121,13 @@ class Pane:
         self.tmux("resize-window", "-x", str(columns), "-y", str(rows))
 
     def attach(self, sandbox: Sandbox, *options: str) -> None:
-        """Attach, and wait until the line that tells of it is there."""
         command = [sys.executable, "-m", "poold.ctl", "attach", sandbox.id, *options]
         self.line(f"clear; {shlex.join(command)}; echo code=$?")
-        self.shows(r"in process \d+ of sb-")
+
+    def open_shell(self, sandbox: Sandbox) -> None:
+        """A new shell, ready to be typed into."""
+        self.attach(sandbox, "--new")
+        self.shows(r"in process \d+ of sb-[\s\S]*\$$")
 
     def leave(self) -> None:
         self.keys(DETACH)
@@ -142,9 +145,9 @@ def pane(environment: dict[str, str]) -> Iterator[Pane]:
 
 
 @pytest.fixture(scope="module")
-def box(api: Api) -> Iterator[Sandbox]:
-    """A sandbox with an editor in it."""
-    with api.sandbox(image="python") as sandbox:
+def box(host: Host) -> Iterator[Sandbox]:
+    """A sandbox with an editor in it. Its image is not in the pool: the first machine is booted, which takes its time."""
+    with Api(host.port, limit_s=240).sandbox(image="python") as sandbox:
         yield sandbox
 
 
@@ -202,7 +205,7 @@ class TestPrograms:
 
 class TestTerminal:
     def test_it_looks_like_a_shell_and_exits_like_one(self, pane: Pane, box: Sandbox) -> None:
-        pane.attach(box)
+        pane.open_shell(box)
         pane.line("stty size; id -un; echo $((6 * 7))")
         pane.shows(rf"^{ROWS} {COLUMNS}\nuser\n42$")
         pane.line("exit 7")
@@ -211,7 +214,7 @@ class TestTerminal:
         pane.shows(r"^sane$")
 
     def test_control_c_ends_what_runs_and_nothing_else(self, pane: Pane, box: Sandbox) -> None:
-        pane.attach(box)
+        pane.open_shell(box)
         pane.line("sleep 4321; echo status=$?")
         until(lambda: box.run(["pgrep", "-x", "-f", "sleep 4321"])["exit_code"] == 0)
         pane.keys("C-c")
@@ -224,7 +227,7 @@ class TestTerminal:
 
     def test_an_editor_fills_the_screen_and_follows_its_size(self, pane: Pane, box: Sandbox) -> None:
         box.sh("seq 1 100 > /workspace/numbers; rm -f /workspace/.numbers.sw?")
-        pane.attach(box)
+        pane.open_shell(box)
         pane.line("vi /workspace/numbers")
         screen = pane.shows(rf'^{ROWS - 1}\n.*"/workspace/numbers"')
         assert screen.splitlines()[0] == "1"
@@ -243,12 +246,13 @@ class TestTerminal:
         pane.shows(r"^code=0$")
 
     def test_top_is_drawn_and_quit(self, pane: Pane, box: Sandbox) -> None:
-        pane.attach(box)
+        pane.open_shell(box)
         pane.line("top -d 1")
         pane.shows(r"PID USER .* COMMAND")
         pane.resize(90, 20)
         pane.shows(r"PID USER .* COMMAND")
         pane.keys("q")
+        pane.shows(r"\$$")  # it forgets what was typed before its end
         pane.line("echo size=$(stty size)")
         pane.shows(r"^size=20 90$")
         pane.line("exit 0")
@@ -256,7 +260,7 @@ class TestTerminal:
 
     def test_who_leaves_finds_the_screen_again(self, pane: Pane, box: Sandbox) -> None:
         box.sh("seq 1 100 > /workspace/again; rm -f /workspace/.again.sw?")
-        pane.attach(box)
+        pane.open_shell(box)
         pane.line("mine=kept; vi /workspace/again")
         pane.shows(rf"^{ROWS - 1}$")
         pane.keys("G")
@@ -278,7 +282,7 @@ class TestTerminal:
 
     def test_a_sandbox_that_is_removed_under_it_is_told(self, pane: Pane, api: Api) -> None:
         with api.sandbox() as doomed:
-            pane.attach(doomed)
+            pane.open_shell(doomed)
             pane.line("echo here")
             pane.shows(r"^here$")
             assert doomed.destroy().status == 200
