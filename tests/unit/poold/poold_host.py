@@ -169,6 +169,17 @@ class Host:
         assert (await self.ask("POST", "/v1/sandboxes")).status == 503
         assert len(self.engine.machines) == SLOTS
 
+    async def later(self, seconds: float, *made: str) -> None:
+        """So much time passes, and what is due for these sandboxes begins."""
+        self.clock.advance(seconds)
+        for sandbox_id in made:
+            self.sandboxes.wait_for(await self.sandboxes.get(sandbox_id))
+
+    async def until_state(self, sandbox_id: str, state: str) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while await self.state(sandbox_id) != state:
+                await asyncio.sleep(0.005)
+
     async def ready(self) -> None:
         """Every share of the pool has its floor."""
         await self.until(lambda: all(share["warm"] >= share["floor"] for share in self.pool.keeper.shares()))
@@ -214,14 +225,18 @@ class Stream:
 
 
 class Clock:
-    """Milliseconds that are never the same twice."""
+    """Milliseconds that are never the same twice. A test may let them pass faster."""
 
     def __init__(self) -> None:
         self._last = 0
+        self._ahead_ms = 0
 
     def __call__(self) -> int:
-        self._last = max(self._last + 1, time.time_ns() // 1_000_000)
+        self._last = max(self._last + 1, self._ahead_ms + time.time_ns() // 1_000_000)
         return self._last
+
+    def advance(self, seconds: float) -> None:
+        self._ahead_ms += int(seconds * 1000)
 
 
 @contextlib.asynccontextmanager
