@@ -26,6 +26,7 @@ from poold.engines.qemu.accel import find_accel
 from poold.errors import ConfigError, NetError
 from poold.images import HostImages, Images
 from poold.ledger import Ledger, retention, sandboxes
+from poold.lifetimes import finish
 from poold.metrics import Metrics
 from poold.net import Slots as NetSlots
 from poold.net import open_slots
@@ -145,6 +146,9 @@ async def _ground(
         found = await asyncio.to_thread(ground.engine.found)
         todo = reconcile.plan(rows, found, base_uid=ground.base_uid)
         recovery = await reconcile.clear(todo, ground.engine, ledger, now_ms=sources.now_ms())
+        if ground.cgroups is not None:
+            running = {action.machine_id for action in todo.adopt}
+            recovery.removed += await finish(asyncio.to_thread(_sweep_groups, ground.cgroups, running))
         kept = {action.slot for action in todo.adopt} if keep else set()
         async with _slots(config, ground, kept):
             yield ground, todo, recovery
@@ -152,6 +156,14 @@ async def _ground(
         ground.engine.close()
         if ground.cgroups is not None:
             ground.cgroups.close()
+
+
+def _sweep_groups(cgroups: Cgroups, running: Collection[str]) -> list[str]:
+    """Remove the groups of machines that run no more: a daemon may be killed after the one end and before the other."""
+    left = sorted(cgroups.found() - set(running))
+    for machine_id in left:
+        cgroups.end(machine_id)
+    return [f"cgroup {machine_id}" for machine_id in left]
 
 
 @contextlib.asynccontextmanager
