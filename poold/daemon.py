@@ -26,6 +26,7 @@ from poold.engines.qemu.accel import find_accel
 from poold.errors import ConfigError, NetError
 from poold.images import HostImages, Images
 from poold.ledger import Ledger, retention, sandboxes
+from poold.lifetimes import finish
 from poold.metrics import Metrics
 from poold.net import Slots as NetSlots
 from poold.net import open_slots
@@ -145,7 +146,9 @@ async def _ground(
         found = await asyncio.to_thread(ground.engine.found)
         todo = reconcile.plan(rows, found, base_uid=ground.base_uid)
         recovery = await reconcile.clear(todo, ground.engine, ledger, now_ms=sources.now_ms())
-        await asyncio.to_thread(_clear_groups, ground.cgroups, {action.machine_id for action in todo.adopt}, recovery)
+        if ground.cgroups is not None:
+            running = {action.machine_id for action in todo.adopt}
+            recovery.removed += await finish(asyncio.to_thread(_sweep_groups, ground.cgroups, running))
         kept = {action.slot for action in todo.adopt} if keep else set()
         async with _slots(config, ground, kept):
             yield ground, todo, recovery
@@ -155,14 +158,12 @@ async def _ground(
             ground.cgroups.close()
 
 
-def _clear_groups(cgroups: Cgroups | None, kept: Collection[str], recovery: reconcile.Recovery) -> None:
-    """Remove the control groups of machines that are gone. Blocks."""
-    if cgroups is None:
-        return
-    for machine_id in sorted(cgroups.found() - set(kept)):
-        log.warning("removing a control group that nobody has", extra={"machine": machine_id})
+def _sweep_groups(cgroups: Cgroups, running: Collection[str]) -> list[str]:
+    """Remove the groups of machines that run no more: a daemon may be killed after the one end and before the other."""
+    left = sorted(cgroups.found() - set(running))
+    for machine_id in left:
         cgroups.end(machine_id)
-        recovery.removed.append(f"cgroup of {machine_id}")
+    return [f"cgroup {machine_id}" for machine_id in left]
 
 
 @contextlib.asynccontextmanager

@@ -141,6 +141,28 @@ class Sandbox:
     def destroy(self) -> Reply:
         return self.api.call("DELETE", self.path)
 
+    def pause(self) -> dict[str, Any]:
+        """The sandbox, paused."""
+        return self._changed("pause", "paused")
+
+    def resume(self) -> dict[str, Any]:
+        """The sandbox, running again."""
+        return self._changed("resume", "running")
+
+    def _changed(self, change: str, state: str) -> dict[str, Any]:
+        reply = self.api.post(f"{self.path}/{change}")
+        assert reply.status == 200, reply
+        view: dict[str, Any] = reply.json
+        assert view["state"] == state
+        return view
+
+    def events(self) -> list[dict[str, Any]]:
+        """Its timeline."""
+        reply = self.api.call("GET", f"{self.path}/events?limit=1000")
+        assert reply.status == 200, reply
+        events: list[dict[str, Any]] = reply.json["events"]
+        return events
+
     def execute(self, cmd: str | list[str], **fields: Any) -> Reply:
         return self.api.post(f"{self.path}/exec", cmd=cmd, **fields)
 
