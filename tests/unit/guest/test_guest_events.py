@@ -15,7 +15,7 @@ from warren_guest.fields import Fields
 from warren_guest.identity import Identity, NewIdentity, parse_identity
 from warren_guest.routes import _become
 
-from tests.unit.guest.client import Client
+from tests.unit.guest.client import Client, Conversation
 
 
 async def take(client: Client, target: str, count: int, **headers: str) -> list[dict[str, Any]]:
@@ -27,6 +27,12 @@ async def take(client: Client, target: str, count: int, **headers: str) -> list[
             await stream.close()
             break
     return found
+
+
+async def rest_of(stream: Conversation) -> None:
+    """Read on. Ends only with an error."""
+    while True:
+        await stream.piece()
 
 
 async def test_events_can_be_read_again_from_any_number(fresh_guest: Client) -> None:
@@ -226,8 +232,7 @@ async def test_a_machine_that_was_away_hangs_up_on_whoever_it_knew_and_its_proce
     assert (await fresh_guest.call("POST", "/identity", identity(generation=2))).status == 200
     for other in (watching, following):
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            while True:
-                await other.piece()
+            await rest_of(other)
     (process,) = (await fresh_guest.call("GET", "/processes")).json["processes"]
     assert process["tag"] == "goes-on"
     assert "exit_code" not in process
