@@ -37,7 +37,6 @@ class Config:
     user: str
     workspace: str = "/workspace"
     shield: Callable[[], Shield] = field(default=contextlib.nullcontext)
-    enter_thread: Callable[[], None] = lambda: None  # called first in every thread that requests are served from
 
 
 class Guest:
@@ -51,7 +50,7 @@ class Guest:
         self.identity = Identity(config.machine)
         self.watches = 0
         self._reaper = Reaper()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files", initializer=config.enter_thread)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
         self.processes = Processes(self._reaper, self._threads, config.shield, self.events.emit)
 
     def open(self) -> None:
