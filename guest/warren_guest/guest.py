@@ -38,7 +38,6 @@ class Config:
     user: str
     workspace: str = "/workspace"
     shield: Callable[[], Shield] = field(default=contextlib.nullcontext)
-    enter_thread: Callable[[], None] = lambda: None  # called first in every thread that requests are served from
 
 
 class Guest:
@@ -53,7 +52,7 @@ class Guest:
         self.watches = 0
         self.connections: set[Connection] = set()
         self._reaper = Reaper()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files", initializer=config.enter_thread)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
         self.processes = Processes(self._reaper, self._threads, config.shield, self.events.emit)
 
     def open(self) -> None:
