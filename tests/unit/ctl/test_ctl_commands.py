@@ -421,3 +421,35 @@ def test_reading_a_list_does_not_load_what_only_a_terminal_needs(poold: Poold, e
         "heavy = {'websockets', 'asyncio', 'poold.config', 'orjson'} & set(sys.modules)\nassert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, env=environment)
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\n\u202eevil"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sandboxes ls",
+        f"sandboxes show {ONE}",
+        f"sandboxes logs {ONE}",
+        "events tail",
+        "audit ls",
+        "status",
+        "image rm x",
+        "top --interval 0.01",
+    ],
+)
+def test_what_guests_and_callers_wrote_has_no_power_over_a_terminal(ctl: Ctl, poold: Poold, command: str) -> None:
+    poold.sandboxes[ONE].update(metadata={HOSTILE: HOSTILE}, owner=HOSTILE)
+    poold.sandboxes[ONETWO].update(state="error", reason=HOSTILE)
+    poold.events[-1].update(kind=HOSTILE, data={"line": HOSTILE})
+    poold.audit[-1].update(detail=HOSTILE, owner=HOSTILE)
+    poold.answers["GET", f"/v1/sandboxes/{ONE}/logs"] = HOSTILE
+    poold.answers["GET", "/admin/status"] = {**status(), "pressure": {"what": "memory", "message": HOSTILE}}
+    poold.answers["DELETE", "/admin/images/x"] = Refusal(409, "in_use", HOSTILE)
+    top = poold.top()
+    poold.answers["GET", "/admin/top"] = {**top, "machines": [{**top["machines"][0], "owner": HOSTILE}]}
+    ran = ctl(*command.split())
+    assert "evil" in ran.out + ran.err
+    for said in (ran.out, ran.err, ctl(*command.split(), "--json").out):
+        assert not set(said) & set("\x1b\x07\x9b\r\u202e")
