@@ -61,7 +61,11 @@ class Host:
         """End every machine that a stopped poold left."""
         with (self.folder / "log").open("ab") as log:
             argv = [sys.executable, "-m", "poold", "--stop-all"]
-            subprocess.run(argv, cwd=ROOT, env=self.environment, stdout=log, stderr=log, check=True, timeout=120)
+            done = subprocess.run(
+                argv, cwd=ROOT, env=self.environment, stdout=log, stderr=log, timeout=120, check=False
+            )
+        if done.returncode != 0:
+            raise RuntimeError(f"poold --stop-all failed:\n{self.log()[-3000:]}")
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()

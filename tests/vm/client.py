@@ -194,7 +194,7 @@ class Sandbox:
         with self.api.open("POST", path, body, {"Accept": "text/event-stream"}) as answer:
             assert answer.status == 200, answer.read()
             assert answer.getheader("content-type", "").startswith("text/event-stream")
-            yield _events(answer)
+            yield server_sent(answer)
 
     def files(self, **query: str) -> str:
         return f"{self.path}/files?{urlencode(query)}"
@@ -212,7 +212,8 @@ class Sandbox:
             yield Terminal(socket)
 
 
-def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
+def server_sent(lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
+    """Server-sent events: the kind and the data of each."""
     kind = ""
     for line in lines:
         name, _, value = line.rstrip(b"\n").partition(b": ")
