@@ -241,6 +241,7 @@ def _facts(config: Config, ground: Ground, sources: Sources) -> Facts:
         slots=config.slots,
         limits=config.limits,
         ledger_path=config.ledger_path,
+        images_dir=config.images_dir,
     )
 
 

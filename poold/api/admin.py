@@ -42,6 +42,7 @@ async def status(request: Request) -> Response:
             "pool": found.pool.keeper.shares(),
             "pressure": None if pressure is None else {"what": pressure.what, "message": pressure.message},
             "ledger": _ledger(facts.ledger_path),
+            "images_dir": str(facts.images_dir),
             "recovery": found.recovery.view(),
         }
     )

@@ -265,7 +265,7 @@ async def open_host(
     metrics = Metrics()
     watch = Watch(folder, metrics, Thresholds(disk_free_mb=None, memory_available_mb=None))
     pool = Pool(engine, images, room, sizes={"host": PoolSize(warm, warm)} if warm else {}, gate=watch.gate)
-    facts = Facts("0", "fake", "none", clock(), slots, config.limits, config.ledger_path)
+    facts = Facts("0", "fake", "none", clock(), slots, config.limits, config.ledger_path, config.images_dir)
     try:
         async with asyncio.timeout(LIMIT_S), Ledger.open(config.ledger_path) as ledger:
             todo, recovery = await _observe(ledger, engine, clock) if recover else (Plan(), Recovery(clock()))
