@@ -28,6 +28,7 @@ TELL_EVERY = 0.25  # of a save: how often its progress is an event
 async def create(means: Means, sandbox: Sandbox, request: CreateSandbox, caller: Caller) -> Live:
     """A running sandbox whose guest has answered. If this raises or is cancelled, nothing runs for it."""
     place = await means.pool.take(sandbox.shape)
+    outcome = "restored" if place.machine is None else "warm"
     names = {
         "hostname": sandbox.id,
         "machine_id": means.sources.entropy(16).hex(),
@@ -58,6 +59,7 @@ async def create(means: Means, sandbox: Sandbox, request: CreateSandbox, caller:
         Step("ready", ready),
     ]
     await run_steps("create", sandbox.id, steps)
+    means.metrics.claims_total.add(outcome=outcome)
     return Live(done[0], place, guests[0], means.sources.now_ms())
 
 
