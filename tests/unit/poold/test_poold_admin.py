@@ -1,5 +1,6 @@
 """What the operator asks over the unix socket: each answer, and each refusal."""
 
+import asyncio
 import contextlib
 import os
 import sqlite3
@@ -237,6 +238,23 @@ async def test_a_drain_pauses_everything_and_lets_nothing_in(tmp_path: Path) -> 
         assert (await host.exec(made[0], "echo on")).status == 200
         told = [(row.action, row.detail) for row in await host.audit(owner="operator")]
         assert told == [("host.drain", {"mode": "pause"}), ("host.undrain", {})]
+
+
+async def test_a_drain_forgets_nothing_that_is_under_way(tmp_path: Path) -> None:
+    """What is being created is given up, what is being resumed is waited for."""
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create()
+        await host.ask("POST", f"/v1/sandboxes/{sandbox}/pause")
+        host.engine.held.update({"restore", "load"})
+        creating = asyncio.create_task(host.ask("POST", "/v1/sandboxes", {}))
+        resuming = asyncio.create_task(host.ask("POST", f"/v1/sandboxes/{sandbox}/resume"))
+        await host.until(lambda: host.engine.calls["restore"] == 2 and host.engine.calls["load"] == 1)
+        draining = asyncio.create_task(drained(host, {"mode": "pause"}))
+        assert ((await creating).status, (await creating).code) == (503, "draining")
+        host.engine.held.clear()
+        assert (await resuming).status == 200
+        assert (await draining)[-1][1]["paused"] == [sandbox]
+        assert (host.engine.machines, host.sandboxes.machines()) == ({}, [])
 
 
 async def test_a_drain_may_destroy(tmp_path: Path) -> None:
