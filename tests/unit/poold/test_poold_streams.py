@@ -136,7 +136,9 @@ async def test_many_may_follow_and_leave(tmp_path: Path) -> None:
         assert await asyncio.gather(*staying) == [4] * 10
 
 
-async def test_a_daemon_that_stops_ends_its_streams(tmp_path: Path) -> None:
+async def test_a_daemon_that_stops_ends_its_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poold.serving.FINISH_S", 0.1)
+
     async def listen(host: Host) -> None:
         async with host.follow("/admin/events", as_operator=True) as stream:
             await stream.block()
