@@ -1,5 +1,6 @@
 """What poold is told at its start, checked as a whole. Read from the environment in `__main__` and nowhere else."""
 
+import hashlib
 import ipaddress
 import re
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from contract.models import MAX_TIMEOUT_S, Rules, ShapeLimits
 from poold.errors import ConfigError
 
+DEFAULT_STATE_DIR = Path("/var/lib/warren")
 ENGINES = ("qemu", "local")
 POOL_ENTRY = re.compile(r"([a-z][a-z0-9_-]*)=([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
@@ -49,7 +51,7 @@ class Config:
         read = _Reader(environ)
         host, port = read.listen("POOLD_LISTEN", "127.0.0.1:7070")
         engine = read.one_of("POOLD_ENGINE", ENGINES, "qemu")
-        state_dir = Path(environ.get("POOLD_STATE_DIR", "/var/lib/warren")).absolute()
+        state_dir = Path(environ.get("POOLD_STATE_DIR", DEFAULT_STATE_DIR)).absolute()
         slots = read.integer("POOLD_SLOTS", 64, 1, 4096)
         budget = read.integer("POOLD_MEMORY_MB", host_memory_mb * 8 // 10, 256, 1 << 30)
         return cls(
@@ -75,7 +77,7 @@ class Config:
             keep_audit_days=read.integer("POOLD_KEEP_AUDIT_DAYS", 365, 1, 36_500),
             min_memory_mb=read.integer("POOLD_MIN_MEMORY_MB", 512, 1, 1 << 40),
             min_disk_mb=read.integer("POOLD_MIN_DISK_MB", 2048, 1, 1 << 40),
-            cgroup=read.name("POOLD_CGROUP", "warren"),
+            cgroup=read.name("POOLD_CGROUP", _group_of(state_dir)),
         )
 
     @property
@@ -86,6 +88,13 @@ class Config:
     @property
     def ledger_path(self) -> Path:
         return self.state_dir / "ledger.db"
+
+
+def _group_of(state_dir: Path) -> str:
+    """Two daemons on one host have two groups: each takes what is in its own for its own."""
+    if state_dir == DEFAULT_STATE_DIR:
+        return "warren"
+    return f"warren-{hashlib.sha256(bytes(state_dir)).hexdigest()[:8]}"
 
 
 class _Reader:
@@ -100,8 +109,8 @@ class _Reader:
 
     def name(self, name: str, default: str) -> str:
         text = self._environ.get(name, default)
-        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,63}", text):
-            raise ConfigError(f"{name} must be a short name of small letters, digits, _ and -, got {text!r}")
+        if not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", text):
+            raise ConfigError(f"{name} must be a short name of small letters, digits and -, got {text!r}")
         return text
 
     def one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:

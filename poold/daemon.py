@@ -192,7 +192,7 @@ async def _qemu(config: Config) -> Ground:
         raise ConfigError(f"POOLD_IMAGES={config.images_dir} has no image: run 'make images'")
     accel = await find_accel(images.find(names[0]))
     log.info("engine", extra={"accel": accel.name})
-    cgroups = open_cgroups(name=config.cgroup)
+    cgroups = open_cgroups(name=config.cgroup, io_device=config.state_dir)
     engine = QemuEngine(
         config.state_dir / "qemu",
         accel=accel,
@@ -241,6 +241,7 @@ def _facts(config: Config, ground: Ground, sources: Sources) -> Facts:
         slots=config.slots,
         limits=config.limits,
         ledger_path=config.ledger_path,
+        images_dir=config.images_dir,
     )
 
 

@@ -2,7 +2,7 @@
 
 Updates come from the loop and from the ledger's thread, and a scrape may be rendered in a third. Every change to a
 metric, and the copy that a scrape takes, is made under the one lock of its `Metrics`, held for a few bytecodes and
-never while anything is called or formatted. So an update costs about a microsecond and can wait for nobody long.
+never while anything is called or formatted. So an update costs a few microseconds and waits for nobody long.
 
 Labels are bounded. Their names are fixed, and so are the values of those that are ours to choose: others raise. Of
 labels whose values come from outside (images, sandboxes, routes) a metric keeps `MAX_SERIES` combinations; what comes

@@ -39,7 +39,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     guest = Guest(config, ring)
     guest.open()
-    connections: set[Connection] = set()
+    connections = guest.connections
     server = await loop.create_server(
         lambda: Connection(lambda request: respond(guest, request), is_served, connections),
         sock=listener,
@@ -68,6 +68,7 @@ def _serve_machine(ring: Ring) -> None:
 def _serve_locally(arguments: argparse.Namespace, ring: Ring) -> None:
     # Modes of new files are exact; what we start gets the usual mask.
     os.umask(0)
+    _heed_signals()
     syscalls.become_subreaper()
     path: Path = arguments.socket
     path.unlink(missing_ok=True)
@@ -85,6 +86,15 @@ def _serve_locally(arguments: argparse.Namespace, ring: Ring) -> None:
         asyncio.run(serve(config, ring, listener, lambda _peer: True, ready))
     finally:
         path.unlink(missing_ok=True)
+
+
+def _heed_signals() -> None:
+    """What we start ignores no signal, even if whoever started us did (`nohup`, a shell's `&`)."""
+    for number in signal.valid_signals():
+        if (
+            signal.getsignal(number) is signal.SIG_IGN and number != signal.SIGPIPE
+        ):  # Python's own; undone at each start
+            signal.signal(number, signal.SIG_DFL)
 
 
 def main(argv: list[str] | None = None) -> None:

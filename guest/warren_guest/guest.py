@@ -16,6 +16,7 @@ from warren_guest.logs import Ring
 from warren_guest.output import Reader
 from warren_guest.processes import Process, Processes, Start
 from warren_guest.reaper import Reaper
+from warren_guest.server import Connection
 from warren_guest.sessions import kill_descendants
 from warren_guest.spawn import Program, Shield
 
@@ -37,7 +38,6 @@ class Config:
     user: str
     workspace: str = "/workspace"
     shield: Callable[[], Shield] = field(default=contextlib.nullcontext)
-    enter_thread: Callable[[], None] = lambda: None  # called first in every thread that requests are served from
 
 
 class Guest:
@@ -50,12 +50,18 @@ class Guest:
         self.events = Events()
         self.identity = Identity(config.machine)
         self.watches = 0
+        self.connections: set[Connection] = set()
         self._reaper = Reaper()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files", initializer=config.enter_thread)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
         self.processes = Processes(self._reaper, self._threads, config.shield, self.events.emit)
 
     def open(self) -> None:
         self._reaper.open()
+
+    def hang_up_but(self, kept: Connection) -> None:
+        """End every other connection. After a restore their clients are gone and would never say so."""
+        for connection in self.connections - {kept}:
+            connection.hang_up()
 
     async def close(self) -> None:
         """End everything that was started, and wait until it is gone; but not for what the kernel cannot kill."""

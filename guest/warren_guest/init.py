@@ -66,8 +66,7 @@ def become_init() -> Booted:
     shield = _harden()
     random_fd = os.open("/dev/urandom", os.O_RDWR | os.O_CLOEXEC)
     listener, is_served = _listen()
-    config = Config(VirtualMachine(random_fd), USER, shield=shield.lowered, enter_thread=precedence.run_first)
-    return Booted(config, listener, is_served, console)
+    return Booted(Config(VirtualMachine(random_fd), USER, shield=shield.lowered), listener, is_served, console)
 
 
 def _mount_if_missing(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
@@ -178,7 +177,7 @@ def _harden() -> OomShield:
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.RLIM_INFINITY))
     precedence.limit_processes()
-    precedence.run_first()
+    precedence.share_by_session()
     precedence.stay_in_memory()
     os.environ.clear()
     os.environ.update(PATH=PATH, LANG="C.UTF-8", HOME="/root")

@@ -1,4 +1,4 @@
-"""The supervisor comes before what it supervises: in time, in memory, and in how many there may be of the others.
+"""What keeps the supervisor answering, whatever the programs do that it has started.
 
 Without this, a sandbox that forks without end is a machine that does not answer: the supervisor would get one share
 of a processor among hundreds, and its own code would be thrown out of memory to make room for theirs.
@@ -7,18 +7,24 @@ of a processor among hundreds, and its own code would be thrown out of memory to
 import contextlib
 import os
 import resource
+from pathlib import Path
 
 from warren_guest import syscalls
 
 # A process that does nothing takes a third of a megabyte of a machine; most take more than one.
 _BYTES_PER_PROCESS = 1 << 20
 _FEWEST_PROCESSES = 256
+_AUTOGROUP = "/proc/sys/kernel/sched_autogroup_enabled"
 
 
-def run_first() -> None:
-    """From now on this thread runs whenever it can, before all ordinary ones. What it starts is ordinary again."""
-    with contextlib.suppress(PermissionError):  # not the first process of a machine, but of a test
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+def share_by_session() -> None:
+    """Processor time is shared between sessions, not between processes: what was asked for is one share each.
+
+    The supervisor has one, too. It is not put before the others: it would then wake at every few bytes that a program
+    writes, and output would take six times as long.
+    """
+    with contextlib.suppress(OSError):  # a kernel without it shares by process
+        Path(_AUTOGROUP).write_text("1")
 
 
 def stay_in_memory() -> None:

@@ -43,7 +43,9 @@ class Start:
 class Process:
     """One process and what is kept of it. Lives on the loop."""
 
-    def __init__(self, start: Start, child: Child, on_end: Callable[["Process"], None]) -> None:
+    def __init__(
+        self, start: Start, child: Child, on_activity: Callable[[], None], on_end: Callable[["Process"], None]
+    ) -> None:
         self.start = start
         self.pid = child.pid
         self.output = Output()
@@ -53,11 +55,12 @@ class Process:
         self.outcome: dict[str, int | str] = {}
         self.duration_ms = 0
         self._began = time.monotonic()
+        self._on_activity = on_activity
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._is_reaped = False
         self._lingered = False
-        self._pump = Pump(self.output, child.outputs, self._end_if_over)
+        self._pump = Pump(self.output, child.outputs, self._on_output)
         self._deadline = None if start.deadline is None else self._loop.call_at(start.deadline, self._on_deadline)
 
     @property
@@ -89,6 +92,10 @@ class Process:
             self._deadline.cancel()
         self._pump.note_owed()
         self._loop.call_later(LINGER_S, self._on_lingered)
+        self._end_if_over()
+
+    def _on_output(self) -> None:
+        self._on_activity()
         self._end_if_over()
 
     def _on_lingered(self) -> None:
@@ -131,6 +138,7 @@ class Process:
         inlet = self.input(eof=False)
         try:
             await inlet.write(pieces)
+            self._on_activity()
         except RefusedError:
             self.input(eof=False)  # if the process is gone, this is the better reason
             raise
@@ -192,10 +200,19 @@ class Processes:
         self._processes: dict[int, Process] = {}
         self._starting: set[asyncio.Task[tuple[Process, Reader]]] = set()
         self._live = 0
+        self._active_at = time.monotonic()
 
     @property
     def live(self) -> int:
         return self._live
+
+    @property
+    def quiet_ms(self) -> int:
+        """For how long no process has been started, has ended, written or read; since our own start if none has."""
+        return int((time.monotonic() - self._active_at) * 1000)
+
+    def _note_activity(self) -> None:
+        self._active_at = time.monotonic()
 
     async def start(self, start: Start, *, quiet: bool = False) -> tuple[Process, Reader]:
         """Start a process, with a reader of its output from the first byte. Detach the reader.
@@ -219,7 +236,8 @@ class Processes:
         loop = asyncio.get_running_loop()
         try:
             child = await loop.run_in_executor(self._threads, spawn, start.program, self._shield())
-            process = Process(start, child, self._forget_quiet if quiet else self._ended)
+            told = (lambda: None, self._forget_quiet) if quiet else (self._note_activity, self._ended)
+            process = Process(start, child, *told)
             reader = process.output.attach(0)
             self._reaper.claim(process.pid, process.reaped)
         except BaseException:
@@ -231,6 +249,7 @@ class Processes:
             # Taken out first: a pid that was used before keeps its old place otherwise.
             self._processes.pop(process.pid, None)
             self._processes[process.pid] = process
+            self._note_activity()
             facts = process.facts()
             self._on_event("process_started", {k: facts[k] for k in ("pid", "cmd", "args", "user", "tag")})
         return process, reader
@@ -240,6 +259,7 @@ class Processes:
 
     def _ended(self, process: Process) -> None:
         self._live -= 1
+        self._note_activity()
         facts = {"pid": process.pid, **process.outcome, "duration_ms": process.duration_ms}
         self._on_event("process_ended", facts)
         asyncio.get_running_loop().call_later(ENDED_KEPT_S, self._forget, process)

@@ -1,5 +1,6 @@
 """The table of routes. Handlers are thin: they parse, call a plain function, and stream what comes back."""
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import unquote
@@ -28,11 +29,14 @@ _LARGE = 10**18 - 1
 async def health(guest: Guest, _request: Request) -> Answer:
     identity = guest.identity
     facts = {"contract": CONTRACT, "version": VERSION, "generation": identity.generation, "id": identity.id}
-    return Answer(to_json({**facts, "processes": guest.processes.live}))
+    return Answer(to_json({**facts, "processes": guest.processes.live, "quiet_ms": guest.processes.quiet_ms}))
 
 
 async def identify(guest: Guest, request: Request) -> Answer:
-    return _become(guest.identity, guest.events, parse_identity(await read_object(request)))
+    answer = _become(guest.identity, guest.events, parse_identity(await read_object(request)))
+    if guest.identity.generation > 1:
+        guest.hang_up_but(request.connection)
+    return answer
 
 
 async def rehearse(guest: Guest, request: Request) -> Answer:
@@ -45,9 +49,17 @@ async def rehearse(guest: Guest, request: Request) -> Answer:
 
 
 def _become(identity: Identity, events: Events, new: NewIdentity) -> Answer:
+    before_ns = _wall_clock_lead_ns()
     identity.adopt(new)
     events.emit("identity", {"generation": new.generation, "id": identity.id})
+    if new.generation > 1:  # with its first identity nothing has run yet that the step could have confused
+        events.emit("clock", {"step_ms": round((_wall_clock_lead_ns() - before_ns) / 1_000_000)})
     return Answer(b'{"generation":%d}' % new.generation)
+
+
+def _wall_clock_lead_ns() -> int:
+    """How far the wall clock is ahead of the one that nobody sets: it changes by the step of the wall clock."""
+    return time.time_ns() - time.monotonic_ns()
 
 
 async def logs(guest: Guest, request: Request) -> Answer:

@@ -113,6 +113,7 @@ class Request:
     head: Head
     body: Body
     arrived: float
+    connection: "Connection"
 
 
 @dataclass(slots=True)
@@ -243,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, head: Head) -> Body:
         body = Body(self._pause_or_resume, self._continue)
-        self._request = Request(head, body, self._loop.time())
+        self._request = Request(head, body, self._loop.time(), self)
         self._owes_continue = head.headers.get("expect", "").lower() == "100-continue"
         self._arrivals.ring()
         return body

@@ -38,10 +38,11 @@ async def status(request: Request) -> Response:
             "started_ms": facts.started_ms,
             "slots": {"all": facts.slots, "free": places.free},
             "memory": {"budget_mb": places.memory_budget_mb, "left_mb": places.memory_left_mb},
-            "sandboxes": {str(state): count for state, count in counted.items()},
+            "sandboxes": {state.value: count for state, count in counted.items()},
             "pool": found.pool.keeper.shares(),
             "pressure": None if pressure is None else {"what": pressure.what, "message": pressure.message},
             "ledger": _ledger(facts.ledger_path),
+            "images_dir": str(facts.images_dir),
             "recovery": found.recovery.view(),
         }
     )
@@ -165,8 +166,11 @@ async def backup(request: Request) -> Response:
 
 
 async def check(request: Request) -> Response:
+    """Everything that is wrong with the ledger. Reads all of it."""
     found = services(request)
-    return json_reply(await found.ledger.read(care.check))
+    problems, version = await found.ledger.read(lambda db: (care.check(db), care.version(db)))
+    size = found.facts.ledger_path.stat().st_size
+    return json_reply({"ok": not problems, "problems": problems, "version": version, "bytes": size})
 
 
 async def drain(request: Request) -> Response:

@@ -29,6 +29,7 @@ class Facts:
     slots: int
     limits: ShapeLimits
     ledger_path: Path
+    images_dir: Path
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
@@ -15,7 +16,7 @@ from poold.api.audited import StreamedReply
 from poold.api.replies import json_reply
 from poold.api.sandboxes import number
 from poold.api.services import asked_id, services
-from poold.ledger import events
+from poold.ledger import Ledger, events
 
 T = TypeVar("T")
 EVENT_STREAM = "text/event-stream"
@@ -45,7 +46,8 @@ async def of_sandbox(request: Request) -> Response:
     after = _after(request, 0)
     if wants_stream(request):
         is_over = sandbox.state.value in LAST
-        return event_stream(_timeline(found.ledger.follow(sandbox_id, after), is_over=is_over))
+        batches = _pages(found.ledger, sandbox_id, after) if is_over else found.ledger.follow(sandbox_id, after)
+        return event_stream(_timeline(batches, is_over=is_over))
     limit = number(request, "limit", 100, 1, MAX_PAGE)
     page = await found.ledger.read(lambda db: events.after(db, sandbox_id, after, limit))
     return json_reply({"events": [event.view() for event in page]})
@@ -72,11 +74,21 @@ def _after(request: Request, default: int) -> int:
 async def _timeline(batches: AsyncIterator[list[events.Event]], *, is_over: bool) -> AsyncIterator[bytes]:
     """Ends after the last event. Of a sandbox that is over, what is there is all."""
     async for batch in _alive(batches):
-        if not batch and is_over:
-            return
         yield b"".join(sse(event.kind, event.view(), event.seq) for event in batch) or b": still here\n\n"
-        if any(event.kind in LAST for event in batch):
+        if not is_over and any(_is_last(event) for event in batch):
             return
+
+
+async def _pages(ledger: Ledger, stream: str, after: int) -> AsyncIterator[list[events.Event]]:
+    """What there is of a stream behind number `after`."""
+    while page := await ledger.read(partial(events.after, stream=stream, seq=after, limit=MAX_PAGE)):
+        yield page
+        after = page[-1].seq
+
+
+def _is_last(event: events.Event) -> bool:
+    """It is the end of the sandbox, told by us: a guest may call its own events what it likes."""
+    return event.kind in LAST and event.guest_seq is None
 
 
 async def _everything(batches: AsyncIterator[list[events.Event]]) -> AsyncIterator[bytes]:

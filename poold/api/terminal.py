@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from contract.errors import BadField, CallerError, WarrenError
 from contract.fields import Fields
-from contract.models import user_name
+from contract.models import MAX_ARG_CHARS, user_name
 from poold.api.audited import Use, using
 from poold.commands import Ended, Output, Started, follow, start
 from poold.link import Answer, Guest
@@ -78,8 +78,18 @@ def _stream(socket: WebSocket, guest: Guest) -> contextlib.AbstractAsyncContextM
         "cols": _side("cols", query.get("cols", "80")),
         "rows": _side("rows", query.get("rows", "24")),
         "user": user_name(query.get("user")),
+        **_command(query.get("cmd")),
     }
     return start(guest, "/terminal", request)
+
+
+def _command(line: str | None) -> dict[str, Any]:
+    """What runs in the terminal: a login shell, or the command line that was asked for."""
+    if line is None:
+        return {}
+    if not line.strip() or "\0" in line or len(line) > MAX_ARG_CHARS:
+        raise BadField("cmd", line, f"must be a command line of at most {MAX_ARG_CHARS} characters")
+    return {"cmd": "/bin/bash", "args": ["-lc", line]}
 
 
 async def _type(socket: WebSocket, guest: Guest, pid: int) -> None:

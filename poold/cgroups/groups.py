@@ -14,7 +14,7 @@ from pathlib import Path
 
 from contract.models import Shape
 from poold.cgroups.device import disk_of
-from poold.cgroups.layout import V2, Layout, enable_below, find_layout
+from poold.cgroups.layout import Layout, find_layout
 from poold.cgroups.limits import Limits, Usage, limits_of
 from poold.errors import HostFault
 
@@ -52,13 +52,13 @@ def open_cgroups(
         raise ValueError(f"name {name!r} must be a lower-case word")
     try:
         layout = find_layout(root, name, (proc / "self" / "cgroup").read_text())
-        if not layout.homes:
-            raise HostFault("finding cgroup controllers in", str(root), hint="is it mounted?")
         _make_homes(layout)
-        return Cgroups(layout, limits, _throttled(layout, io_device))
+        if not layout.homes:
+            raise HostFault("finding cgroup controllers in", str(root), hint="is it mounted, and may we write there?")
     except (OSError, HostFault) as error:
         log.warning("machines run without cgroup limits", extra={"why": str(error)})
         return None
+    return Cgroups(layout, limits, _throttled(layout, io_device))
 
 
 class Cgroups:
@@ -130,10 +130,17 @@ def _check(machine_id: str) -> None:
 
 
 def _make_homes(layout: Layout) -> None:
-    for home in layout.homes.values():
-        home.mkdir(exist_ok=True)
-        if isinstance(layout, V2):
-            enable_below(home, layout.homes)
+    """Make what the groups will be in. A controller for which that is not possible is said, and done without."""
+    for controller, home in list(layout.homes.items()):
+        try:
+            home.mkdir(exist_ok=True)
+            layout.let_below(home, controller)
+        except OSError as error:
+            why = f"{home}: {error.strerror}"
+            log.warning("no use of a cgroup controller", extra={"controller": controller, "why": why})
+            del layout.homes[controller]
+            with contextlib.suppress(OSError):  # of use to another controller, or not there
+                home.rmdir()
 
 
 def _throttled(layout: Layout, folder: Path | None) -> str | None:

@@ -36,13 +36,16 @@ class Layout:
 
     version: int
 
-    def __init__(self, homes: Mapping[str, Path], former: Mapping[str, tuple[Path, ...]] | None = None) -> None:
+    def __init__(self, homes: dict[str, Path], former: Mapping[str, tuple[Path, ...]] | None = None) -> None:
         self.homes = homes  # by controller: the folder that holds a group for each machine; several may have the same
         self._former = former or {}  # such folders of a former daemon that was started elsewhere in the tree
 
     def settings(self, limits: Limits, disk: str | None) -> Iterator[Setting]:
         """What has to be written for `limits` to hold; `disk` is what to throttle, if anything."""
         raise NotImplementedError
+
+    def let_below(self, home: Path, controller: str) -> None:
+        """Let the groups in `home` have `controller`."""
 
     def no_throttle(self, disk: str) -> Iterator[Setting]:
         """What says that `disk` has no limit of throughput."""
@@ -114,6 +117,9 @@ class V2(Layout):
             rate = limits.io_bytes_per_s
             yield Setting("io", "io.max", f"{disk} rbps={rate} wbps={rate}")
 
+    def let_below(self, home: Path, controller: str) -> None:
+        (home / "cgroup.subtree_control").write_text(f"+{controller}")
+
     def no_throttle(self, disk: str) -> Iterator[Setting]:
         yield Setting("io", "io.max", f"{disk} rbps=max wbps=max")
 
@@ -162,29 +168,22 @@ def _find_v1(root: Path, name: str, own: Mapping[str, str]) -> Layout:
 def _find_v2(root: Path, name: str) -> Layout:
     homes = {}
     for controller, what in CONTROLLERS_V2.items():
-        if controller in (root / "cgroup.controllers").read_text().split() and _enabled(root, controller):
-            homes[controller] = root / name
-        else:
+        if controller not in (root / "cgroup.controllers").read_text().split():
             _missing(controller, what)
+            continue
+        try:
+            _enable(root, controller)
+            homes[controller] = root / name
+        except OSError as error:  # as in a container, whose own processes are at the top of what it sees
+            _missing(controller, what, why=f"{root}/cgroup.subtree_control: {error.strerror}")
     return V2(homes)
 
 
-def _enabled(group: Path, controller: str) -> bool:
-    """Whether groups below `group` have `controller`, after trying."""
+def _enable(group: Path, controller: str) -> None:
+    """Let groups below `group` have `controller`. Stays so: others may have come to use it as well."""
     control = group / "cgroup.subtree_control"
     if controller not in control.read_text().split():
-        try:
-            control.write_text(f"+{controller}")
-        except OSError as error:
-            log.warning("cannot enable a controller", extra={"file": str(control), "why": error.strerror})
-            return False
-    return True
-
-
-def enable_below(home: Path, controllers: Mapping[str, Path]) -> None:
-    """Version 2: let the groups in `home` have what `home` has."""
-    for controller in controllers:
-        (home / "cgroup.subtree_control").write_text(f"+{controller}")
+        control.write_text(f"+{controller}")
 
 
 def _paths(own_groups: str) -> dict[str, str]:
@@ -200,7 +199,5 @@ def _folders_called(tree: Path, name: str) -> list[Path]:
     return [type(tree)(folder) / name for folder, below, _ in os.walk(tree) if name in below]
 
 
-def _missing(controller: str, what: str) -> None:
-    log.warning(
-        "no cgroup controller: machines run without this limit", extra={"controller": controller, "limit": what}
-    )
+def _missing(controller: str, what: str, why: str = "the kernel does not offer it here") -> None:
+    log.warning("machines have no such limit", extra={"controller": controller, "limit": what, "why": why})

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -48,6 +49,8 @@ def attach(context: Context) -> int:
     finally:
         if session.end is None:  # however we left, it lives on
             left.put(shell.pid)
+    if session.end is None or session.end["type"] != "exit":
+        sys.stderr.write("\n")  # the cursor may be anywhere in its line
     if is_left:
         say(f"left; come back with: pooldctl attach {sandbox}")
         return errors.DONE

@@ -226,7 +226,7 @@ def engine(facts: Facts) -> Check:
 
 def kvm(facts: Facts) -> Check:
     if facts.kvm_error is not None:
-        mend = "switch virtualisation on (in the firmware, or nested in the host above), then modprobe kvm_intel or kvm_amd"
+        mend = "switch virtualisation on (in the firmware, or nested in the host above); modprobe kvm_intel or kvm_amd"
         return warn("kvm", f"TCG: works, slower ({facts.kvm_error})", mend)
     if facts.poold.accel == "tcg":
         return warn(

@@ -59,9 +59,7 @@ UPLOAD = "put it into a file of the sandbox (PUT /v1/sandboxes/ID/files) and let
 
 
 def _too_long() -> NoReturn:
-    raise CtlError(
-        "standard input and the rest of the request have more than 1 MiB, which is poold's limit", hint=UPLOAD
-    )
+    raise CtlError("standard input, with the rest of the request, exceeds poold's limit of 1 MiB", hint=UPLOAD)
 
 
 def _execute(poold: Client, sandbox: str, request: dict[str, Any]) -> int:

@@ -72,10 +72,11 @@ class Output:
         return text.cut(GAP.join(padded).rstrip(), self.columns)
 
     def facts(self, facts: Mapping[str, object]) -> None:
-        """A name and a value a line."""
-        columns = max(map(len, facts)) + len(GAP)
-        for name, value in facts.items():
-            self._stream.write(f"{name:<{columns}}{text.clean(value)}".rstrip() + "\n")
+        """A name and a value a line. The names are cleaned too: those of metadata are a caller's."""
+        rows = [(text.clean(name), text.clean(value)) for name, value in facts.items()]
+        columns = max(text.width(name) for name, _ in rows)
+        for name, value in rows:
+            self._stream.write((name + " " * (columns - text.width(name)) + GAP + value).rstrip() + "\n")
 
 
 def say(message: str) -> None:

@@ -105,11 +105,10 @@ class Session:
             self.end = message
 
     def _write(self, data: bytes) -> None:
-        if self._old is not None:
+        if self._old is not None and self._has_typed.is_set():
+            data, self._old = self._old.rest() + data, None
+        elif self._old is not None:
             data = self._old(data)
-            if self._has_typed.is_set():
-                data += self._old.rest()
-                self._old = None
         self._modes.saw(data)
         write_all(SCREEN, data)
 
@@ -143,7 +142,7 @@ def _raw_terminal(modes: Modes) -> Iterator[None]:
     """Every key is ours during the block. After it the terminal is as it was, its modes too."""
     kept = termios.tcgetattr(KEYBOARD)
     try:
-        tty.setraw(KEYBOARD)
+        tty.setraw(KEYBOARD, termios.TCSADRAIN)  # what was typed ahead is not lost
         yield
     finally:
         with contextlib.suppress(OSError):  # the window may be gone

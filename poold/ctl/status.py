@@ -31,7 +31,7 @@ def _facts(status: dict[str, Any], now_ms: int) -> dict[str, str]:
         "sandboxes": ", ".join(counts) or "none",
         "slots": f"{slots['free']} of {slots['all']} free",
         "memory": f"{megabytes(memory['left_mb'])} of {megabytes(memory['budget_mb'])} left",
-        "ledger": f"{ledger['path']}, {size(ledger['bytes'])} and {size(ledger['wal_bytes'])} of log",
+        "ledger": f"{ledger['path']}, {size(ledger['bytes'])} + {size(ledger['wal_bytes'])} not merged yet",
         "recovery": _recovery(status.get("recovery"), now_ms),
     }
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import select
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -83,7 +84,7 @@ def _cells(row: Sample, share: float | None, now_ms: int) -> tuple[object, ...]:
 
 def _page(context: Context, before: Sample, now: Sample) -> str:
     """The whole screen. What stood there is written over rather than wiped, which would flicker."""
-    size = os.get_terminal_size(sys.stdout.fileno())
+    size = shutil.get_terminal_size()  # the usual one for a terminal that does not know its own
     used = sum(row.get("memory_used_mb") or 0 for row in now["machines"])
     clock = time.strftime("%H:%M:%S", time.localtime(now["at_ms"] / 1000))
     head = f"{clock}  {len(now['machines'])} machines, {megabytes(used)} used  (q to quit)"

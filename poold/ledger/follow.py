@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from functools import partial
 from sqlite3 import Connection
 
@@ -36,7 +36,7 @@ class Followers:
             for woken in following:
                 woken.set()
 
-    async def follow(self, stream: str | None, after: int) -> AsyncIterator[Batch]:
+    async def follow(self, stream: str | None, after: int) -> AsyncGenerator[Batch, None]:
         with self._following(stream) as woken:
             while True:
                 woken.clear()  # before the read: what is committed during it is read next time

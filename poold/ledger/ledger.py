@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -68,11 +68,11 @@ class Ledger:
         self._must_be_open()
         return await self._readers.read(question)
 
-    def follow(self, stream: str | None, after: int) -> AsyncIterator[list[Event]]:
+    def follow(self, stream: str | None, after: int) -> AsyncGenerator[list[Event], None]:
         """The events of `stream` behind number `after`, in batches: those that are there, then each as it is committed.
 
         With no stream, the events of all of them, and `after` is an id. Goes on until the caller stops; a slow caller
-        holds up nobody, and gets larger batches.
+        holds up nobody, and gets larger batches. Close it when you leave (`contextlib.aclosing`).
         """
         return self._followers.follow(stream, after)
 

@@ -25,9 +25,14 @@ class GuestEvent:
 
 async def read_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[list[GuestEvent], None]:
     """The events of a stream in batches, as they arrive. Raises `GuestError` for what is none."""
-    waiting = b""
+    waiting = bytearray()
     async for chunk in chunks:
-        *blocks, waiting = (waiting + chunk).split(b"\n\n")
+        # Only what is new is searched and only what is whole is copied: a guest may send byte by byte.
+        searched = max(0, len(waiting) - 1)
+        waiting += chunk
+        end = waiting.rfind(b"\n\n", searched)
+        blocks = bytes(waiting[:end]).split(b"\n\n") if end >= 0 else []
+        del waiting[: end + 2 if end >= 0 else 0]
         if len(waiting) > MAX_EVENT_BYTES:
             raise GuestError(f"an event of the guest is longer than {MAX_EVENT_BYTES} bytes")
         if found := [event for event in map(_event, blocks) if event is not None]:
@@ -63,7 +68,8 @@ def _kind(text: str) -> str:
 def _data(text: str) -> dict[str, Any]:
     try:
         data = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        orjson.dumps(data)  # what is nested too deeply to be written down again can be read
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
         raise GuestError(f"an event of the guest is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise GuestError("an event of the guest is not a JSON object")

@@ -129,7 +129,7 @@ class Pool:
         return place.guest
 
     async def release(self, place: Place, error: WarrenError | None = None) -> None:
-        """Everything of the place is given back. Succeeds if it is already."""
+        """Everything of the place is given back. Succeeds if it is already; what fails may be tried again."""
         await finish(self._release(place, self.engine.destroy, error))
 
     async def put_away(self, place: Place, error: WarrenError | None = None) -> None:
@@ -141,7 +141,11 @@ class Pool:
             return
         machine_id, place.machine_id = place.machine_id, ""
         place.hang_up(error)
-        await end(machine_id)
+        try:
+            await end(machine_id)
+        except BaseException:
+            place.machine_id = machine_id  # something may still be in its slot, so that is not free
+            raise
         await self.places.give_back(place)
         self.keeper.look()
 

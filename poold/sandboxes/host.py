@@ -7,17 +7,19 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 
-from contract.errors import BadField, CapacityError, FaultError, WarrenError, WrongState
+from contract.errors import BadField, CapacityError, FaultError, NotFound, WarrenError, WrongState
 from contract.ids import new_id
-from contract.models import Caller, CreateSandbox, Next, Rules, RulesAsked, Sandbox, Shape
+from contract.models import Caller, CreateSandbox, Rules, RulesAsked, Sandbox, Shape
 from contract.states import Event, State
 from poold.errors import Draining, MachineDied, SandboxStopped
 from poold.ledger import rules, sandboxes
 from poold.lifetimes import finish
 from poold.link import Guest
+from poold.pool import Place
 from poold.sandboxes import operations, timeline
 from poold.sandboxes.lifecycle import following
 from poold.sandboxes.means import Defaults, Live, Means
+from poold.sandboxes.timers import Timers
 from poold.sandboxes.turns import Creations, Turns
 
 log = logging.getLogger("poold.sandboxes")
@@ -25,8 +27,9 @@ log = logging.getLogger("poold.sandboxes")
 STOPPING = "this host is being stopped"
 DRAINING = "this host is being emptied by its operator"
 BY_ITSELF = Caller()
-MAX_TIMER_S = 24 * 3600.0  # a loop's timer for longer would be no more exact, and clocks are set
+ENDED = (State.STOPPED, State.ERROR)
 RETRY_S = 5.0  # after a step that should have come by itself and failed
+WHY = {"timeout": "its time was up", "idle": "it was idle", "paused": "it was paused for too long"}
 
 
 class Sandboxes:
@@ -37,7 +40,8 @@ class Sandboxes:
         self.now_ms = means.sources.now_ms
         self._defaults = defaults
         self._live: dict[str, Live] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers = Timers(lambda sandbox_id: self._tasks.create_task(self._act(sandbox_id)))
+        self._stuck: dict[str, Place] = {}  # of sandboxes that are over, and whose machines could not be removed yet
         self._of_owners: dict[str, RulesAsked] = {}
         self._turns = Turns()
         self._creations = Creations()
@@ -57,8 +61,7 @@ class Sandboxes:
         """Begin nothing any more, let what is under way come to its end, and let go of every machine."""
         self._stopping = True
         self._creations.end(CapacityError(STOPPING))
-        for timer in self._timers.values():
-            timer.cancel()
+        self._timers.stop()
         await self._turns.all_over()
         for sandbox_id in list(self._live):
             live = self._forget(sandbox_id)
@@ -141,14 +144,7 @@ class Sandboxes:
         error = SandboxStopped(f"sandbox {sandbox_id} was stopped: {reason}")
         self._creations.end(error, sandbox_id)
         async with self._turns.of(sandbox_id):
-            try:
-                sandbox = await self._means.move(sandbox_id, Event.STOP, caller, reason=reason)
-            except WrongState:
-                sandbox = await self.get(sandbox_id)
-                if sandbox.state is not State.STOPPED:
-                    raise
-            await finish(self._free(sandbox, error))
-        return sandbox
+            return await finish(self._destroy(sandbox_id, caller, reason, error))
 
     async def set_timeout(self, sandbox_id: str, timeout_sec: int, caller: Caller = BY_ITSELF) -> Sandbox:
         """Move the sandbox's deadline to `timeout_sec` from now."""
@@ -189,6 +185,7 @@ class Sandboxes:
     async def drain(self, mode: str, caller: Caller) -> AsyncIterator[tuple[str, WarrenError | None]]:
         """Take nothing new, and `pause` or `destroy` what runs: each id when it is done, with what went wrong."""
         self.is_draining = True
+        await self._turns.all_over()  # what is being created is there then, or is not
         for sandbox_id in list(self._live):
             try:
                 if mode == "pause":
@@ -268,7 +265,8 @@ class Sandboxes:
         try:
             sandbox = await operations.pause(self._means, live, caller, why)
         except BaseException:
-            self._watch(live)
+            if live.place.machine is not None:  # it was not given up
+                self._watch(live)
             raise
         self._means.metrics.pause_seconds.observe(time.monotonic() - began)
         self._arm(sandbox)
@@ -281,6 +279,16 @@ class Sandboxes:
         self._means.metrics.resume_seconds.observe(time.monotonic() - began)
         return self._with_next(live.sandbox)
 
+    async def _destroy(self, sandbox_id: str, caller: Caller, reason: str, error: WarrenError) -> Sandbox:
+        try:
+            sandbox = await self._means.move(sandbox_id, Event.STOP, caller, reason=reason)
+        except WrongState:
+            sandbox = await self.get(sandbox_id)
+            if sandbox.state is not State.STOPPED:
+                raise
+        await self._free(sandbox, error)
+        return sandbox
+
     def _watch(self, live: Live) -> None:
         """From now on the sandbox ends with its machine, and what its rules say happens in its time."""
         sandbox_id = live.sandbox.id
@@ -288,34 +296,45 @@ class Sandboxes:
         listening = timeline.listen(live.guest, self._means.ledger, sandbox_id, self._means.sources.now_ms)
         live.listening = self._tasks.create_task(listening)
         if live.place.machine is not None:
-            live.place.machine.ended.add_done_callback(lambda ended: self._ended(live, ended.result()))
+            ended = live.place.machine.ended
+            ended.add_done_callback(lambda ended: self._ended(live, f"its machine ended: {ended.result()}"))
         self._arm(live.sandbox)
 
     def _ended(self, live: Live, reason: str) -> None:
         if self._live.get(live.sandbox.id) is live and not self._stopping:
-            self._tasks.create_task(self._fail(live, f"its machine ended: {reason}"))
+            self._tasks.create_task(self._fail(live, reason))
 
     async def _fail(self, live: Live, reason: str) -> None:
         sandbox_id = live.sandbox.id
-        async with self._turns.of(sandbox_id):
-            if self._live.get(sandbox_id) is not live:
-                return  # it was stopped at the same moment
-            log.warning("sandbox failed", extra={"sandbox": sandbox_id, "why": reason})
-            with contextlib.suppress(WrongState):
-                await self._means.move(sandbox_id, Event.FAIL, BY_ITSELF, reason=reason)
-            await finish(self._free(live.sandbox, MachineDied(reason)))
+        try:
+            async with self._turns.of(sandbox_id):
+                if self._live.get(sandbox_id) is live:  # it may have been stopped at the same moment
+                    log.warning("sandbox failed", extra={"sandbox": sandbox_id, "why": reason})
+                    with contextlib.suppress(WrongState):
+                        await self._means.move(sandbox_id, Event.FAIL, BY_ITSELF, reason=reason)
+                    await finish(self._free(live.sandbox, MachineDied(reason)))
+        except WarrenError as error:
+            log.error("a sandbox that failed was not cleared away", extra={"sandbox": sandbox_id, "why": str(error)})
+            asyncio.get_running_loop().call_later(RETRY_S, self._ended, live, reason)
 
     async def _free(self, sandbox: Sandbox, error: WarrenError) -> None:
-        live = self._forget(sandbox.id)
+        """Give back all that the sandbox uses. What fails is tried again, by whoever comes next or by itself."""
+        live, place = self._forget(sandbox.id), self._stuck.pop(sandbox.id, None)
         if live is not None:
-            await self._means.pool.release(live.place, error)
-        elif sandbox.machine is not None:
-            await self._means.pool.engine.destroy(sandbox.machine)
+            place = live.place
+        try:
+            if place is not None:
+                await self._means.pool.release(place, error)
+            elif sandbox.machine is not None:
+                await self._means.pool.engine.destroy(sandbox.machine)
+        except BaseException:
+            if place is not None:
+                self._stuck[sandbox.id] = place
+            self._timers.set(sandbox.id, RETRY_S)
+            raise
 
     def _forget(self, sandbox_id: str) -> Live | None:
-        timer = self._timers.pop(sandbox_id, None)
-        if timer is not None:
-            timer.cancel()
+        self._timers.clear(sandbox_id)
         live = self._live.pop(sandbox_id, None)
         if live is not None:
             self._stop_listening(live)
@@ -334,57 +353,47 @@ class Sandboxes:
 
     def _arm(self, sandbox: Sandbox) -> None:
         """Look at the sandbox again when its next step is due."""
-        timer = self._timers.pop(sandbox.id, None)
-        if timer is not None:
-            timer.cancel()
         step = self._with_next(sandbox).next
-        if step is not None and not self._stopping:
-            left_s = (step.at_ms - self.now_ms()) / 1000
-            self._call_later(sandbox.id, min(MAX_TIMER_S, max(0.0, left_s)))
-
-    def _call_later(self, sandbox_id: str, delay_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._timers[sandbox_id] = loop.call_later(delay_s, self._due, sandbox_id)
-
-    def _due(self, sandbox_id: str) -> None:
-        self._timers.pop(sandbox_id, None)
-        if not self._stopping:
-            self._tasks.create_task(self._act(sandbox_id))
+        if step is None:
+            self._timers.clear(sandbox.id)
+        else:
+            self._timers.set(sandbox.id, (step.at_ms - self.now_ms()) / 1000)
 
     async def _act(self, sandbox_id: str) -> None:
         """Do what is due. If it cannot be done now, try again: a deadline that passed is not forgotten."""
         try:
-            sandbox = await self.get(sandbox_id)
-            step = sandbox.next
-            if step is not None and await self._is_due(sandbox_id, step):
-                log.info("by itself", extra={"sandbox": sandbox_id, "action": step.action, "why": step.why})
-                await self._do(sandbox_id, step)
-            else:
-                self._arm(sandbox)
-        except WrongState:
+            await self._hear(sandbox_id)
+            async with self._turns.of(sandbox_id):
+                await finish(self._do(sandbox_id))
+        except (WrongState, NotFound):
             pass  # it failed or was stopped at the same moment
         except WarrenError as error:
             log.error("a step that was due failed", extra={"sandbox": sandbox_id, "why": str(error)})
-            self._call_later(sandbox_id, RETRY_S)
+            self._timers.set(sandbox_id, RETRY_S)
 
-    async def _is_due(self, sandbox_id: str, step: Next) -> bool:
-        now_ms = self.now_ms()
-        if step.at_ms > now_ms:
-            return False
+    async def _hear(self, sandbox_id: str) -> None:
+        """Ask the guest of a sandbox that seems idle: only it knows of output that nobody reads."""
         live = self._live.get(sandbox_id)
-        if step.why != "idle" or live is None:
-            return True
-        # Only the guest knows of output that nobody reads.
-        health = await live.guest.call("GET", "/health")
-        quiet_ms = health.get("quiet_ms")
+        step = None if live is None else self._with_next(live.sandbox).next
+        if live is None or step is None or step.why != "idle" or step.at_ms > self.now_ms():
+            return
+        now_ms = self.now_ms()
+        quiet_ms = (await live.guest.call("GET", "/health")).get("quiet_ms")
         if isinstance(quiet_ms, int) and not isinstance(quiet_ms, bool) and quiet_ms >= 0:
             live.active_ms = max(live.active_ms, now_ms - quiet_ms)
-        again = self._with_next(live.sandbox).next
-        return again is not None and again.at_ms <= now_ms
 
-    async def _do(self, sandbox_id: str, step: Next) -> None:
-        why = {"timeout": "its time was up", "idle": "it was idle", "paused": "it was paused for too long"}[step.why]
-        if step.action == "pause":
-            await self.pause(sandbox_id, why=why)
+    async def _do(self, sandbox_id: str) -> None:
+        """In the sandbox's turn: what is due, if it still is. Its time may have been moved until just now."""
+        sandbox, live = await self.get(sandbox_id), self._live.get(sandbox_id)
+        step = sandbox.next
+        if sandbox.state in ENDED:
+            await self._free(sandbox, self._not_running(sandbox))  # again: it could not be before
+        elif step is None or step.at_ms > self.now_ms():
+            self._arm(sandbox)
         else:
-            await self.destroy(sandbox_id, reason=why)
+            log.info("by itself", extra={"sandbox": sandbox_id, "action": step.action, "why": step.why})
+            if step.action == "pause" and live is not None:
+                await self._pause(live, BY_ITSELF, WHY[step.why])
+            else:
+                error = SandboxStopped(f"sandbox {sandbox_id} was stopped: {WHY[step.why]}")
+                await self._destroy(sandbox_id, BY_ITSELF, WHY[step.why], error)

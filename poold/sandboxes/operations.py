@@ -20,7 +20,7 @@ from poold.ledger import events, sandboxes
 from poold.link import Guest
 from poold.pool import Place
 from poold.sandboxes.means import Live, Means
-from poold.steps import Step, run_steps
+from poold.steps import Step, Undo, run_steps
 
 TELL_EVERY = 0.25  # of a save: how often its progress is an event
 
@@ -64,7 +64,10 @@ async def create(means: Means, sandbox: Sandbox, request: CreateSandbox, caller:
 
 
 async def pause(means: Means, live: Live, caller: Caller, why: str) -> Sandbox:
-    """Save the sandbox's machine and free its memory and its process. If this fails or is cancelled, it runs on."""
+    """Save the sandbox's machine and free its memory and its process. If this fails before that is written, it runs on.
+
+    Who calls this waits for its end: what is written down cannot be taken back by a cancellation.
+    """
     sandbox, place, engine = live.sandbox, live.place, means.pool.engine
     machine = place.machine
     if not engine.can_save or machine is None:
@@ -80,18 +83,25 @@ async def pause(means: Means, live: Live, caller: Caller, why: str) -> Sandbox:
         detail = {"why": why, "bytes": saved[0]}
         done.append(await means.move(sandbox.id, Event.PAUSE, caller, detail=detail))
 
+    async def put_away() -> None:
+        await means.pool.put_away(place, SandboxPaused(f"sandbox {sandbox.id} was paused: {why}"))
+
     steps = [
         Step("freeze", lambda: engine.pause(machine), lambda _: engine.resume(machine)),
         Step("save", save, lambda _: engine.discard(machine.id)),
         Step("write", write),
     ]
     await run_steps("pause", sandbox.id, steps)
-    await means.pool.put_away(place, SandboxPaused(f"sandbox {sandbox.id} was paused: {why}"))
+    give_up = _giving_up(means, sandbox, place, caller, "pausing")
+    await run_steps("pause", sandbox.id, [Step("halt", put_away, give_up)])
     return done[0]
 
 
 async def resume(means: Means, sandbox: Sandbox, caller: Caller) -> Live:
-    """Bring a paused sandbox back. If this fails or is cancelled before its machine has run, it is paused as before."""
+    """Bring a paused sandbox back. If this fails before its machine has run, it is paused as before.
+
+    Who calls this waits for its end: what is written down cannot be taken back by a cancellation.
+    """
     pool, machine_id = means.pool, sandbox.machine or ""
     place = await pool.take_room(sandbox.shape, machine_id)
     now_ms = means.sources.now_ms()
@@ -121,20 +131,26 @@ async def resume(means: Means, sandbox: Sandbox, caller: Caller) -> Live:
 
 async def _reopen(means: Means, sandbox: Sandbox, place: Place, caller: Caller) -> Guest:
     """Let the machine go on. One that cannot is given up: it may have run, and what was saved is of the past."""
-
-    async def give_up(error: BaseException) -> None:
-        with contextlib.suppress(WrongState):
-            await means.move(sandbox.id, Event.FAIL, caller, reason=_reason(error, "resuming"))
-        await means.pool.release(place)
-
     guests: list[Guest] = []
 
     async def tell() -> None:
         guests.append(await means.pool.reopen(place, lambda: means.identity(sandbox.id, sandbox.generation)))
 
+    give_up = _giving_up(means, sandbox, place, caller, "resuming")
     steps = [Step("tell", tell, give_up), Step("discard", lambda: means.pool.engine.discard(place.machine_id))]
     await run_steps("resume", sandbox.id, steps)
     return guests[0]
+
+
+def _giving_up(means: Means, sandbox: Sandbox, place: Place, caller: Caller, doing: str) -> Undo:
+    """There is no way back and none forward: the sandbox is over, and everything is given back."""
+
+    async def give_up(error: BaseException) -> None:
+        with contextlib.suppress(WrongState):
+            await means.move(sandbox.id, Event.FAIL, caller, reason=_reason(error, doing))
+        await means.pool.release(place)
+
+    return give_up
 
 
 class _Progress:

@@ -71,7 +71,8 @@ def _append(db: Any, sandbox_id: str, batch: list[GuestEvent], at_ms: int) -> No
 
 
 def _bounded(data: dict[str, Any]) -> dict[str, Any]:
+    """`data`, or what is most useful of it: its numbers, unless even those are too many."""
     if len(orjson.dumps(data)) <= KEPT_BYTES:
         return data
-    kept = {name: value for name, value in data.items() if isinstance(value, int | float)}
-    return {**kept, "truncated": True}
+    kept = {name: value for name, value in data.items() if isinstance(value, int | float)} | {"truncated": True}
+    return kept if len(orjson.dumps(kept)) <= KEPT_BYTES else {"truncated": True}

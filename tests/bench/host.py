@@ -125,7 +125,6 @@ def open_host(*, pool: str, state: Path | None = None, **variables: str) -> Iter
         "POOLD_RUN_DIR": str(run_dir),
         "POOLD_IMAGES": str(IMAGES),
         "POOLD_POOL": pool,
-        "POOLD_CGROUP": f"warren-{port}",
         **variables,
     }
     socket_path = Path(environment["POOLD_RUN_DIR"]) / "poold.sock"

@@ -41,7 +41,7 @@ async def _leaving_nothing(name: str, folder: Path) -> AsyncIterator[Bench]:
         yield bench
         left = await bench.traces()
         # The test that left something fails, and not those after it.
-        for machine_id in bench.engine.leftovers():
+        for machine_id in [found.id for found in bench.engine.found()]:
             await bench.engine.destroy(machine_id)
         for pid in processes_of(folder):
             await process.end(pid)

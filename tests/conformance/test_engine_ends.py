@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poold.engines import process
+from poold.engines import Found, process
 from poold.errors import EngineError
 from tests.conformance.bench import QEMU, REPOSITORY, Bench, new_id, open_bench, until
 
@@ -16,10 +16,10 @@ from tests.conformance.bench import QEMU, REPOSITORY, Bench, new_id, open_bench,
 @pytest.mark.parametrize("running", [True, False])
 async def test_destroy_removes_every_trace_and_may_be_repeated(bench: Bench, running: bool) -> None:
     async with bench.machine(running=running) as machine:
-        assert bench.engine.leftovers() == [machine.id]
+        assert bench.engine.found() == [Found(machine.id, machine.pid, is_saved=False)]
         await bench.engine.destroy(machine.id)
         assert await bench.traces() == []
-        assert bench.engine.leftovers() == []
+        assert bench.engine.found() == []
         async with asyncio.timeout(1):
             assert await machine.ended
         await bench.engine.destroy(machine.id)
@@ -49,7 +49,7 @@ async def test_destroy_ends_what_was_started_in_a_machine_also_what_hid(bench: B
 async def test_destroy_spares_other_machines(bench: Bench) -> None:
     async with bench.machine() as one, bench.machine() as other:
         await bench.engine.destroy(one.id)
-        assert bench.engine.leftovers() == [other.id]
+        assert [found.id for found in bench.engine.found()] == [other.id]
         assert await bench.sh(other, "echo here") == (0, "here\n")
 
 
@@ -68,7 +68,7 @@ async def test_a_later_engine_finds_and_ends_the_machines_of_a_former_one(bench:
         bench.engine.close()
         bench.engine = bench.open_engine()
         assert not machine.ended.done(), "closing an engine must not end its machines"
-        assert bench.engine.leftovers() == [machine.id]
+        assert bench.engine.found() == [Found(machine.id, machine.pid, is_saved=False)]
         await bench.engine.destroy(machine.id)
         assert await bench.traces() == []
 
@@ -83,7 +83,7 @@ async def test_a_machine_survives_its_daemon_and_is_ended_by_the_next(bench: Ben
     machine_id, pid = said.decode().split()
     assert os.getsid(int(pid)) == int(pid)
     assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    assert bench.engine.leftovers() == [machine_id]
+    assert bench.engine.found() == [Found(machine_id, int(pid), is_saved=False)]
     await bench.engine.destroy(machine_id)
     async with open_bench(bench.name, bench.folder, run_dir):
         pass  # the next daemon removes the slots of the one that died

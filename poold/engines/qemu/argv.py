@@ -84,8 +84,8 @@ def cold(folder: Path, accel: Accel, shape: Shape, files: Files, boot: Boot) -> 
 def restored(folder: Path, accel: Accel, shape: Shape, files: Files) -> list[str]:
     """A machine that waits for the state of its devices, with memory that it maps privately.
 
-    That stream holds devices only, without QEMU's preamble; the kernel is in the memory already. Nobody has to be told
-    that the machine has moved: its neighbours know it by heart, and the guest's own telling would delay its first answer.
+    That stream holds devices only, without QEMU's preamble; the kernel is in the memory already. Nobody is told that
+    the machine has moved: its neighbour knows it by heart, and the telling would delay the guest's first answer.
     """
     return [
         *_process(folder, files, console="null"),

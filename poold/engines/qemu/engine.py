@@ -15,7 +15,7 @@ from contract.models import Shape
 from poold.engines import Found, Limit, Machine, Progress, Settle, Snapshot, process, silent
 from poold.engines.qemu import argv, golden, made, saved
 from poold.engines.qemu.faults import as_engine_errors
-from poold.engines.qemu.inherited import Inherited
+from poold.engines.qemu.inherited import Inherited, is_listening
 from poold.engines.qemu.made import Made
 from poold.engines.qemu.memory import Memories
 from poold.engines.qemu.vms import QMP_SOCKET, Vm, Vms
@@ -120,7 +120,8 @@ class QemuEngine:
         # First, so that a save that is under way fails and does not keep us waiting.
         await self._vms.end(machine_id)
         async with self._turn(machine_id):
-            await self._vms.end(machine_id)
+            if self._vms.knows(machine_id):  # it was being loaded
+                await self._vms.end(machine_id)
             with as_engine_errors("removing", machine_id), contextlib.suppress(FileNotFoundError):
                 await finish(asyncio.to_thread(shutil.rmtree, self._machines / machine_id))
 
@@ -129,7 +130,7 @@ class QemuEngine:
     async def save(self, machine: Machine, progress: Progress = silent) -> int:
         async with self._turn(machine.id):
             vm = self._vms.find(machine)
-            if (await vm.run("query-status")).get("status") == "running":
+            if not await vm.is_stopped():
                 raise EngineError("saving", machine.id, hint="it runs: pause it first")
             try:
                 with as_engine_errors("saving", machine.id):
@@ -152,12 +153,13 @@ class QemuEngine:
                 raise EngineError("loading", machine_id, hint="it runs already")
             if not saved.is_whole(self._machines / machine_id):
                 raise EngineError("loading", machine_id, hint="it is not saved on this host")
-            try:
-                with as_engine_errors("loading", machine_id):
-                    return await self._load(machine_id, slot)
-            except BaseException:
-                await finish(self._vms.end(machine_id))
-                raise
+            with as_engine_errors("loading", machine_id):
+                made_of = await finish(asyncio.to_thread(self._prepare, machine_id, slot.uid))
+                try:
+                    return await self._load(machine_id, slot, made_of)
+                except BaseException:
+                    await finish(self._vms.end(machine_id))
+                    raise
 
     async def discard(self, machine_id: str) -> None:
         async with self._turn(machine_id):
@@ -205,11 +207,20 @@ class QemuEngine:
         await vm.load_devices(devices_fd)
         return vm.machine
 
-    async def _load(self, machine_id: str, slot: Slot) -> Machine:
+    def _prepare(self, machine_id: str, uid: int) -> Made:
+        """Check that a saved machine can be loaded, and make its folder ready for a process of `uid`. Blocks."""
         folder = self._machines / machine_id
-        made_of = await asyncio.to_thread(made.read, folder)
+        made_of = made.read(folder)
         made_of.check_loads_under(self._made(made_of.shape, made_of.image_key), machine_id)
-        await finish(asyncio.to_thread(saved.prepare, folder, slot.uid, QMP_SOCKET))
+        saved.check_drive(folder)
+        if is_listening(folder / QMP_SOCKET):
+            raise EngineError("loading", machine_id, hint="it has a process already, which nobody has adopted")
+        (folder / QMP_SOCKET).unlink(missing_ok=True)
+        os.chown(folder / golden.DRIVE, uid, uid)
+        return made_of
+
+    async def _load(self, machine_id: str, slot: Slot, made_of: Made) -> Machine:
+        folder = self._machines / machine_id
         vm, devices_fd = await self._start(machine_id, slot, made_of.shape, folder / saved.SAVED / saved.DEVICES)
         # At once: QEMU takes as long to come up as it takes to fill its memory.
         await both(saved.put_pages(folder, vm.machine.pid, made_of), self._vms.shake_hands(vm))

@@ -33,6 +33,18 @@ class Inherited(contextlib.ExitStack):
         return fd
 
 
+def is_listening(path: Path) -> bool:
+    """Whether a process listens on the unix socket `path`, also one with a full queue."""
+    with open_folder(path) as short, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(short)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except BlockingIOError:
+            return True
+        return True
+
+
 @contextlib.contextmanager
 def open_folder(path: Path) -> Iterator[str]:
     """A short name for `path` during the block: a unix socket's name may have 107 bytes only."""

@@ -5,12 +5,12 @@ of zeros is a line of the table and no bytes. No machine runs with a file of whi
 page would be a machine that goes wrong hours later.
 """
 
-import mmap
 import os
 import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +62,8 @@ class Writer:
         table = b"".join(RUN.pack(*run) for run in self._runs)
         _write_all(self._fd, memoryview(table))
         sums = self._checksum, zlib.crc32(table)
-        os.pwrite(self._fd, HEAD.pack(MAGIC, self._memory_bytes, self._bytes, len(self._runs), *sums), 0)
+        head = HEAD.pack(MAGIC, self._memory_bytes, self._bytes, len(self._runs), *sums)
+        os.pwrite(self._fd, head.ljust(DATA_AT, b"\0"), 0)
         return DATA_AT + self._bytes + len(table)
 
     def _note(self, first: int, count: int, is_zero: bool) -> None:
@@ -109,11 +110,10 @@ def _pieces(first_page: int, pages: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Pages:
-    """A file of pages whose head and table make sense. Whether its bytes do, `put` finds out. Close it."""
+    """A file of pages whose head and table make sense. Whether its bytes do, `put` finds out."""
 
     path: Path
-    file: mmap.mmap
-    content: memoryview  # of the pages
+    fd: int
     checksum: int
     runs: list[Run]
 
@@ -124,54 +124,54 @@ class Pages:
         how many of how many bytes are there.
         """
         checksum = taken = 0
+        total = sum(count for _, count, is_zero in self.runs if not is_zero) * PAGE
         for first, count, is_zero in self.runs:
             for offset, size in _pieces(first, count):
-                data = memoryview(ZEROS)[:size] if is_zero else self.content[taken : taken + size]
-                _put(mem_fd, data, address + offset)
-                if not is_zero:
-                    checksum = zlib.crc32(data, checksum)  # now that the bytes are near
-                    taken += size
-                    at(taken, len(self.content))
+                if is_zero:
+                    _put(mem_fd, memoryview(ZEROS)[:size], address + offset)
+                    continue
+                data = self._read(taken, size)
+                _put(mem_fd, memoryview(data), address + offset)
+                checksum = zlib.crc32(data, checksum)
+                taken += size
+                at(taken, total)
         if checksum != self.checksum:
             raise _broken(self.path, "the checksum of its pages is wrong")
 
-    def close(self) -> None:
-        self.content.release()
-        self.file.close()
+    def _read(self, offset: int, size: int) -> bytes:
+        data = os.pread(self.fd, size, DATA_AT + offset)
+        if len(data) != size:
+            raise _broken(self.path, "it became shorter while it was read")
+        return data
 
 
-def open_pages(path: Path, memory_bytes: int) -> Pages:
-    """The pages in the file `path`, for a memory of this size. Blocks.
+@contextmanager
+def open_pages(path: Path, memory_bytes: int) -> Iterator[Pages]:
+    """The pages in the file `path` during the block, for a memory of this size. Blocks.
 
     Raises `EngineError` if the file was cut, is no such file, or is one of another memory.
     """
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size < DATA_AT:
-            raise _broken(path, f"it has {size} bytes and no room for its head")
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    try:
-        with memoryview(mapped) as whole:
-            return _parse(path, mapped, whole, memory_bytes)
-    except BaseException:
-        mapped.close()
-        raise
+    with path.open("rb", buffering=0) as file:
+        yield _parse(path, file.fileno(), memory_bytes)
 
 
-def _parse(path: Path, mapped: mmap.mmap, whole: memoryview, memory_bytes: int) -> Pages:
-    magic, memory, size, count, data_sum, table_sum = HEAD.unpack_from(whole)
+def _parse(path: Path, fd: int, memory_bytes: int) -> Pages:
+    whole = os.fstat(fd).st_size
+    if whole < DATA_AT:
+        raise _broken(path, f"it has {whole} bytes and no room for its head")
+    magic, memory, size, count, data_sum, table_sum = HEAD.unpack(os.pread(fd, HEAD.size, 0))
     if magic != MAGIC:
         raise _broken(path, "it does not begin as a file of pages")
     if memory != memory_bytes:
         raise _broken(path, f"it is of a memory of {memory} bytes, not {memory_bytes}")
-    if len(whole) != DATA_AT + size + count * RUN.size:
-        raise _broken(path, f"it has {len(whole)} bytes, not those that its head tells of")
-    table = bytes(whole[DATA_AT + size :])
+    if whole != DATA_AT + size + count * RUN.size:
+        raise _broken(path, f"it has {whole} bytes, not those that its head tells of")
+    table = os.pread(fd, count * RUN.size, DATA_AT + size)
     if zlib.crc32(table) != table_sum:
         raise _broken(path, "the checksum of its table is wrong")
     runs: list[Run] = list(RUN.iter_unpack(table))
     _check_runs(path, runs, memory_bytes, size)
-    return Pages(path, mapped, whole[DATA_AT : DATA_AT + size], data_sum, runs)
+    return Pages(path, fd, data_sum, runs)
 
 
 def _check_runs(path: Path, runs: list[Run], memory_bytes: int, size: int) -> None:

@@ -21,6 +21,7 @@ from poold.lifetimes import finish
 
 MAX_LINE = 1 << 20  # QEMU's longest reply that we ask for is a few KB
 KEPT_EVENTS = 64
+TAKE_BACK_S = 5.0
 
 
 class Qmp:
@@ -56,11 +57,12 @@ class Qmp:
     async def lent(self, fd: int) -> AsyncIterator[str]:
         """The name by which QEMU opens our open file `fd` during the block. QEMU needs no right to open its path."""
         added = await self._ask("add-fd", {}, lambda line: self._send_with(line, fd))
+        fdset = {"fdset-id": added.get("fdset-id") if isinstance(added, dict) else None}
         try:
-            yield f"/dev/fdset/{added['fdset-id']}"
+            yield f"/dev/fdset/{fdset['fdset-id']}"
         finally:
-            with contextlib.suppress(EngineError):  # it has hung up: then it has nothing any more
-                await finish(self.run("remove-fd", **{"fdset-id": added["fdset-id"]}))
+            with contextlib.suppress(EngineError, TimeoutError):  # one that has hung up has nothing any more
+                await finish(asyncio.wait_for(self.run("remove-fd", **fdset), TAKE_BACK_S))
 
     async def _ask(self, command: str, arguments: dict[str, Any], send: Callable[[bytes], None]) -> Any:
         async with self._turn:
@@ -98,7 +100,8 @@ class Qmp:
         async with self._turn:
             while True:
                 found = self._events.popleft() if self._events else await self._line()
-                if found.get("event") == name and data.items() <= found.get("data", {}).items():
+                told = found.get("data", {})
+                if found.get("event") == name and isinstance(told, dict) and data.items() <= told.items():
                     return found
 
     def close(self) -> None:

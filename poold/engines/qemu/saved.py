@@ -27,6 +27,7 @@ MAKING = "saved.tmp"  # what is being saved, or being removed
 PAGES = "pages"
 DEVICES = "devices"
 DRIVE_FACTS = "drive.json"
+MAX_DEVICES_BYTES = 16 << 20  # some 17 KB are usual
 LOOK_AGAIN_S = 0.001
 TOLD_EACH = 4 << 20  # bytes between two calls of `progress`
 
@@ -85,7 +86,9 @@ def commit(folder: Path) -> int:
     (making / DRIVE_FACTS).write_bytes(orjson.dumps(_drive_facts(folder)))
     for path in (making / DEVICES, making / DRIVE_FACTS, making, folder / made.FILE):
         sparse.sync(path)
-    rest = sum((making / name).stat().st_size for name in (DEVICES, DRIVE_FACTS))
+    if (devices := (making / DEVICES).stat().st_size) > MAX_DEVICES_BYTES:
+        raise EngineError("saving", folder.name, hint=f"its QEMU wrote {devices} bytes as the state of its devices")
+    rest = devices + (making / DRIVE_FACTS).stat().st_size
     if is_whole(folder):  # loaded and saved again before anybody discarded the old one
         shutil.rmtree(folder / SAVED)
     making.rename(folder / SAVED)
@@ -94,14 +97,7 @@ def commit(folder: Path) -> int:
     return rest
 
 
-def prepare(folder: Path, uid: int, socket: str) -> None:
-    """Make the folder of a saved machine ready for its next process, which runs as `uid`."""
-    _check_drive(folder)
-    os.chown(folder / golden.DRIVE, uid, uid)
-    (folder / socket).unlink(missing_ok=True)
-
-
-def _check_drive(folder: Path) -> None:
+def check_drive(folder: Path) -> None:
     """Raise `EngineError` if the drive is not as it was saved: memory and drive of two moments destroy each other."""
     path = folder / SAVED / DRIVE_FACTS
     try:
@@ -149,7 +145,7 @@ async def put_pages(folder: Path, pid: int, made_of: Made) -> None:
     """
 
     def work(stop: threading.Event) -> None:
-        with contextlib.closing(pages.open_pages(folder / SAVED / PAGES, made_of.memory_bytes)) as content:
+        with pages.open_pages(folder / SAVED / PAGES, made_of.memory_bytes) as content:
             address = _wait_for_memory(pid, made_of.memory_bytes, stop)
             with touched.ProcessMemory(pid, address, os.O_RDWR) as memory:
                 content.put(memory.fd, address, lambda _done, _total: _go_on_unless(stop))

@@ -45,12 +45,16 @@ class Vm:
             hint = f"QEMU did not answer within {QMP_LIMIT_S} s"
             raise EngineError(command, self.machine.id, hint=hint) from error
 
+    async def is_stopped(self) -> bool:
+        told = await self.run("query-status")
+        return isinstance(told, dict) and told.get("running") is False
+
     async def save_devices(self, fd: int) -> None:
         """Write the state of its devices to our open file `fd`, and close that."""
         try:
-            async with self.control.lent(fd) as name:
+            async with asyncio.timeout(QMP_LIMIT_S), self.control.lent(fd) as name:
                 # Not `live`: that would take its drives from a machine that may yet go on.
-                await self.run("xen-save-devices-state", filename=name, live=False)
+                await self.control.run("xen-save-devices-state", filename=name, live=False)
         finally:
             os.close(fd)
 
@@ -102,9 +106,11 @@ class Vms:
             raise EngineError("steering", machine.id, hint="the machine is gone")
         return vm
 
+    def knows(self, machine_id: str) -> bool:
+        return machine_id in self._known
+
     def runs(self, machine_id: str) -> bool:
-        vm = self._known.get(machine_id)
-        return vm is not None and not vm.machine.ended.done()
+        return self.knows(machine_id) and not self._known[machine_id].machine.ended.done()
 
     async def start(self, machine_id: str, slot: Slot, shape: Shape, line: Sequence[str], fds: Sequence[int]) -> Vm:
         """Start the confined QEMU `line` for the machine, whose folder is there.
@@ -121,7 +127,8 @@ class Vms:
         """Not to be left before its pid is known: while it becomes QEMU, its arguments cannot be relied upon."""
         folder = self._machines / machine_id
         pid = await process.start(line, log=folder / LOG, keep_fds=fds)
-        vm = self._known[machine_id] = Vm(Machine(machine_id, slot, folder, pid, process.watch(pid)))
+        vm = Vm(Machine(machine_id, slot, folder, pid, process.watch(pid)))
+        self._know(vm)
         return vm
 
     async def shake_hands(self, vm: Vm) -> None:
@@ -152,8 +159,15 @@ class Vms:
         except BaseException:
             vm.machine.ended.cancel()
             raise
-        self._known[machine_id] = vm
+        self._know(vm)
         return vm.machine
+
+    def _know(self, vm: Vm) -> None:
+        """From now on it is the process of its machine. There may have been another, which has ended by itself."""
+        former = self._known.pop(vm.machine.id, None)
+        if former is not None:
+            former.hang_up()
+        self._known[vm.machine.id] = vm
 
     async def end(self, machine_id: str) -> None:
         """End the process of a machine, also one that we do not know. Succeeds if there is none."""

@@ -1,14 +1,21 @@
 """Events are numbered without gaps, can be read again, and say so when they are gone; an identity is given once."""
 
+import asyncio
 import base64
 import os
+import re
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
+from warren_guest import frames
 from warren_guest.events import KEPT, Events
+from warren_guest.fields import Fields
+from warren_guest.identity import Identity, NewIdentity, parse_identity
+from warren_guest.routes import _become
 
-from tests.unit.guest.client import Client
+from tests.unit.guest.client import Client, Conversation
 
 
 async def take(client: Client, target: str, count: int, **headers: str) -> list[dict[str, Any]]:
@@ -20,6 +27,12 @@ async def take(client: Client, target: str, count: int, **headers: str) -> list[
             await stream.close()
             break
     return found
+
+
+async def rest_of(stream: Conversation) -> None:
+    """Read on. Ends only with an error."""
+    while True:
+        await stream.piece()
 
 
 async def test_events_can_be_read_again_from_any_number(fresh_guest: Client) -> None:
@@ -100,9 +113,72 @@ async def test_an_identity_is_given_once_per_generation(fresh_guest: Client) -> 
     assert later.json == {"generation": 5}
     frames = await fresh_guest.run("echo $FROM_IDENTITY")
     assert b"yes\n" in [payload for _, payload in frames]
-    events = await take(fresh_guest, "/events?after=0", 4)
+    events = await take(fresh_guest, "/events?after=0", 7)
     told = [(event["generation"], event["id"]) for event in events if event["event"] == "identity"]
     assert told == [(1, "sb-1"), (5, "sb-1")]
+    assert [event["event"] for event in events] == [
+        *("identity", "process_started", "process_ended"),
+        # The first identity says nothing of the clock. A local guest leaves it alone, so later ones tell of no step.
+        *("identity", "clock", "process_started", "process_ended"),
+    ]
+    assert events[4]["step_ms"] == 0
+
+
+class SettableMachine:
+    """A machine whose wall clock is a number in this test."""
+
+    def __init__(self, clock: pytest.MonkeyPatch) -> None:
+        self._clock = clock
+
+    def adopt(self, new: NewIdentity) -> None:
+        self._clock.setattr(time, "time_ns", lambda: new.unix_ns)
+
+
+async def test_an_identity_after_the_first_tells_how_far_it_moved_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, events = Identity(SettableMachine(monkeypatch)), Events()
+    monkeypatch.setattr(time, "monotonic_ns", lambda: 10**9)
+    for generation, unix_ms in ((1, 5_000), (2, 65_000), (3, 64_000)):
+        new = identity(generation=generation, unix_ns=unix_ms * 1_000_000)
+        _become(machine, events, parse_identity(Fields(new)))
+    told = events.tell(0)
+    assert await anext(told) == b":\n\n"
+    steps = re.findall(rb'"step_ms":(-?\d+)', await anext(told))
+    assert steps == [b"60000", b"-1000"]
+    await told.aclose()
+
+
+async def test_quiet_is_the_time_since_a_process_last_did_anything(fresh_guest: Client) -> None:
+    async def quiet_ms() -> int:
+        told: int = (await fresh_guest.call("GET", "/health")).json["quiet_ms"]
+        return told
+
+    async def until_quiet() -> None:
+        """Asking does not disturb the quiet."""
+        async with asyncio.timeout(20):
+            while await quiet_ms() < 300:
+                await asyncio.sleep(0.02)
+
+    async def disturbed(by: Awaitable[object]) -> None:
+        await until_quiet()
+        began = time.monotonic()
+        await by
+        assert await quiet_ms() <= (time.monotonic() - began) * 1000
+
+    async def end_of_cat() -> None:
+        await fresh_guest.call("POST", "/processes/tag:cat/signal", {"signal": "SIGKILL"})
+        async with asyncio.timeout(20):
+            while (await fresh_guest.call("GET", "/health")).json["processes"]:
+                await asyncio.sleep(0.02)
+
+    await disturbed(fresh_guest.run("exit 0"))
+    cat = {"cmd": "cat", "stdin": True}
+    await disturbed(fresh_guest.call("POST", "/processes?detach=1", {**cat, "tag": "cat"}))
+    await disturbed(fresh_guest.call("POST", "/processes/tag:cat/stdin", b"hello\n"))
+    await until_quiet()
+    await fresh_guest.call("GET", "/processes")
+    await fresh_guest.call("POST", "/rehearse", identity())
+    assert await quiet_ms() >= 300
+    await disturbed(end_of_cat())
 
 
 async def test_a_local_guest_leaves_clock_and_name_of_its_host_alone(fresh_guest: Client) -> None:
@@ -145,6 +221,22 @@ async def test_the_log_is_told_in_lines(guest: Client) -> None:
     reply = await guest.call("GET", "/logs?lines=5")
     assert reply.headers["content-type"].startswith("text/plain")
     assert len(reply.body.splitlines()) <= 5
+
+
+async def test_a_machine_that_was_away_hangs_up_on_whoever_it_knew_and_its_processes_go_on(fresh_guest: Client) -> None:
+    assert (await fresh_guest.call("POST", "/identity", identity())).status == 200
+    watching = await fresh_guest.stream("GET", "/events")
+    assert await watching.piece() == b":\n\n"
+    following = await fresh_guest.stream("POST", "/processes", {"cmd": "sleep", "args": ["60"], "tag": "goes-on"})
+    assert (await anext(following.frames()))[0] == frames.START
+    assert (await fresh_guest.call("POST", "/identity", identity(generation=2))).status == 200
+    for other in (watching, following):
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await rest_of(other)
+    (process,) = (await fresh_guest.call("GET", "/processes")).json["processes"]
+    assert process["tag"] == "goes-on"
+    assert "exit_code" not in process
+    assert "signal" not in process
 
 
 async def test_a_rehearsal_leaves_the_machine_nobody(fresh_guest: Client) -> None:

@@ -125,6 +125,27 @@ async def test_a_full_disk_refuses_and_heals_and_loses_nothing(small_disk: Path)
         assert await ledger.read(care.check) == []
 
 
+def put_much(db: sqlite3.Connection, number: int) -> None:
+    """More than SQLite keeps in memory, so that it fails in the middle of the work and not at the commit."""
+    for turn in range(2 * DISK_MB):
+        events.append(db, "all", "output", {"n": number + turn, "text": "x" * (1 << 20)}, at_ms=number)
+
+
+async def test_a_write_that_fills_the_disk_half_way_leaves_no_trace(small_disk: Path) -> None:
+    async with Ledger.open(small_disk / "ledger.db") as ledger, asyncio.timeout(60):
+        await ledger.write(partial(put, number=1))
+        with pytest.raises(LedgerFull):
+            await ledger.write(partial(put_much, number=1000))
+        await ledger.write(partial(put, number=2))
+        beside = [ledger.submit(work) for work in (partial(put, number=3), partial(put_much, number=1000))]
+        outcomes = await asyncio.gather(*beside, return_exceptions=True)
+        assert isinstance(outcomes[1], LedgerFull)
+        assert isinstance(outcomes[0], LedgerFull | int)  # in one group with the other, or before it
+        await ledger.write(partial(put, number=4))
+        assert await ledger.read(care.check) == []
+    assert numbers(small_disk / "ledger.db") == {1, 2, 4} | ({3} if isinstance(outcomes[0], int) else set())
+
+
 async def test_a_ledger_that_is_closed_on_a_full_disk_is_whole_when_it_is_opened_again(small_disk: Path) -> None:
     path = small_disk / "ledger.db"
     acknowledged: set[int] = set()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from poold.errors import LedgerError
 from poold.ledger import Ledger, care, events
 from poold.ledger.events import Event
-from poold.ledger.follow import BATCH
+from poold.ledger.follow import BATCH, Followers
 from tests.unit.ledger.rows import count, memory
 
 LIMIT_S = 20.0
@@ -160,6 +160,63 @@ async def test_a_hundred_followers_share_their_reads(tmp_path: Path) -> None:
             await ledger.write(partial(put, stream="a", number=n), durable=False)
         for found in await asyncio.gather(*followers):
             assert [event.seq for event in found] == list(range(1, 51))
+
+
+class SlowReads:
+    """Reads that look at the ledger when they are asked, and answer when they are let through."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+        self.asked = 0
+        self.go_on = asyncio.Event()
+
+    async def read(self, question: Callable[[sqlite3.Connection], list[Event]]) -> list[Event]:
+        self.asked += 1
+        found = question(self.db)
+        await self.go_on.wait()
+        return found
+
+
+async def turns() -> None:
+    """Let everyone run who can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_follower_does_not_take_the_answer_to_a_question_from_before_the_commit() -> None:
+    with memory() as db:
+        reads = SlowReads(db)
+        followers = Followers(reads.read)
+        early = asyncio.ensure_future(anext(followers.follow("a", 0)))
+        await turns()  # it has looked, and there was nothing
+        put(db, "a", 1)
+        followers.wake({"a"})
+        late = asyncio.ensure_future(anext(followers.follow("a", 0)))
+        await turns()
+        reads.go_on.set()
+        async with asyncio.timeout(LIMIT_S):
+            assert [event.data["n"] for event in await late] == [1]
+            assert [event.data["n"] for event in await early] == [1]
+
+
+async def test_followers_read_once_for_each_commit_and_not_at_all_between() -> None:
+    with memory() as db:
+        reads = SlowReads(db)
+        reads.go_on.set()
+        followers = Followers(reads.read)
+        following = [followers.follow("a", 0) for _ in range(100)]
+        for number in range(1, 4):
+            waiting = [asyncio.ensure_future(anext(batches)) for batches in following]
+            await turns()
+            followers.wake({"b"})  # nothing of theirs
+            await turns()
+            assert reads.asked == number
+            put(db, "a", number)
+            followers.wake({"a"})
+            assert {batch[0].data["n"] for batch in await asyncio.gather(*waiting)} == {number}
+            assert reads.asked == number + 1
+        for batches in following:
+            await batches.aclose()
 
 
 async def test_a_follower_is_woken_only_for_its_stream(tmp_path: Path) -> None:

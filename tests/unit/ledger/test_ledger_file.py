@@ -10,6 +10,7 @@ import pytest
 
 from poold.errors import LedgerError
 from poold.ledger import Ledger, sandboxes
+from poold.ledger.readers import READERS
 from tests.unit.ledger.rows import box, count
 
 
@@ -154,3 +155,27 @@ async def test_a_closed_ledger_says_so_and_keeps_nobody_waiting(tmp_path: Path) 
         pass
     with pytest.raises(LedgerError, match="closed"):
         await ledger.write(lambda db: None)
+
+
+async def test_each_commit_is_told_with_its_group(tmp_path: Path) -> None:
+    told: list[tuple[float, int]] = []
+    async with Ledger.open(tmp_path / "ledger.db", observe=lambda *commit: told.append(commit)) as ledger:
+        await asyncio.gather(*(ledger.write(lambda db, n=n: sandboxes.add(db, box(n))) for n in range(100)))
+        assert sum(group for _, group in told) == 100
+        assert all(took_s > 0 for took_s, _ in told)
+        assert max(group for _, group in told) > 1  # what waits at the same time shares a commit
+
+
+async def test_a_ledger_where_there_can_be_none_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="nowhere/ledger"):
+        async with Ledger.open(tmp_path / "nowhere" / "ledger.db"):
+            pass
+
+
+async def test_a_long_question_holds_up_no_short_one(tmp_path: Path) -> None:
+    go_on = threading.Event()
+    async with Ledger.open(tmp_path / "ledger.db") as ledger, asyncio.timeout(20):
+        long = [asyncio.create_task(ledger.read(lambda _db: go_on.wait(15))) for _ in range(READERS - 1)]
+        assert await ledger.read(count) == 0
+        go_on.set()
+        assert all(await asyncio.gather(*long))

@@ -194,7 +194,30 @@ def test_a_read_only_tree_is_said_and_gives_none(
 
     monkeypatch.setattr(Tree, "mkdir", refuse)
     assert open_cgroups(root) is None
-    assert "Read-only" in vars(caplog.records[-1])["why"]
+    assert [record.message for record in caplog.records] == ["no use of a cgroup controller"] * 4 + [
+        "machines run without cgroup limits"
+    ]
+    assert "Read-only" in vars(caplog.records[0])["why"]
+
+
+def test_a_tree_of_version_1_that_we_may_not_write_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = v1(tmp_path)
+    (root / "pids").mkdir()
+    make = TreeV1.mkdir
+
+    def refuse(self: Tree, *args: Any, **options: Any) -> None:
+        if "pids" in self.parts:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        make(self, *args, **options)
+
+    monkeypatch.setattr(TreeV1, "mkdir", refuse)
+    cgroups = open_cgroups(root)
+    assert cgroups is not None
+    assert [vars(record)["controller"] for record in caplog.records] == ["memory", "blkio", "pids"]
+    cgroups.begin(VM, 4711, SHAPE)
+    assert (root / "cpu" / "warren" / VM / "cgroup.procs").read_text() == "4711"
 
 
 def test_a_partition_is_throttled_by_its_disk(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """poold runs on uvloop, and so do its tests."""
 
+import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
@@ -9,3 +10,9 @@ settings.load_profile("quick")
 
 def pytest_asyncio_loop_factories() -> dict[str, object]:
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+def nothing_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No machine becomes warm because one like it was asked for: what there is belongs to a sandbox."""
+    monkeypatch.setattr("poold.pool.keeper.Keeper.asked", lambda *_: None)

@@ -18,7 +18,8 @@ from tests.unit.poold.poold_fake_guest import FakeGuest
 class FakeEngine:
     """Keeps the promises of `poold.engines.Engine`.
 
-    `broken` holds the steps that fail, `held` those that wait, and `calls` counts.
+    `broken` holds the steps that fail, `held` those that wait, and `calls` counts. `frozen` are the machines whose
+    processors stand still. A machine in slot n runs as the user n.
     """
 
     name = "fake"
@@ -31,6 +32,7 @@ class FakeEngine:
         self.held: set[str] = set()
         self.calls: Counter[str] = Counter()
         self.saved: set[str] = set()
+        self.frozen: set[str] = set()
         self.guests_say: dict[str, bytes] = {}  # what guests of machines restored from now on say to a path
         self._built: set[Shape] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -48,25 +50,26 @@ class FakeEngine:
 
     async def restore(self, snapshot: Snapshot, slot: Slot, machine_id: str) -> Machine:
         await self._step("restore")
+        self.frozen.add(machine_id)
         return self._start(machine_id, slot)
 
     async def pause(self, machine: Machine) -> None:
-        await self._step("pause")
+        await self._step("pause", machine)
+        self.frozen.add(machine.id)
 
     async def resume(self, machine: Machine) -> None:
-        await self._step("resume")
-        if machine.ended.done():
-            raise EngineError("resuming", machine.id, hint="it ended")
+        await self._step("resume", machine)
+        self.frozen.discard(machine.id)
 
     async def destroy(self, machine_id: str) -> None:
-        self.calls["destroy"] += 1
-        await asyncio.sleep(0)
+        await self._step("destroy")
         self.kill(machine_id, "destroyed")
         self.machines.pop(machine_id, None)
         self.saved.discard(machine_id)
 
     async def save(self, machine: Machine, progress: Progress = silent) -> int:
-        await self._step("save")
+        assert machine.id in self.frozen, "a machine was saved while it ran"
+        await self._step("save", machine)
         progress(1, 2)
         self.saved.add(machine.id)
         return 2
@@ -82,6 +85,7 @@ class FakeEngine:
         await self._step("load")
         if machine_id not in self.saved:
             raise EngineError("loading", machine_id, hint="it is not saved")
+        self.frozen.add(machine_id)
         return self._start(machine_id, slot, self.guests[machine_id])
 
     async def discard(self, machine_id: str) -> None:
@@ -103,8 +107,13 @@ class FakeEngine:
         return ours
 
     def found(self) -> list[Found]:
-        names = sorted(self.machines.keys() | self.saved)
-        return [Found(name, 1 if name in self.machines else None, name in self.saved, uid=0) for name in names]
+        return [self._found(name) for name in sorted(self.machines.keys() | self.saved)]
+
+    def _found(self, name: str) -> Found:
+        machine = self.machines.get(name)
+        if machine is None or machine.ended.done():
+            return Found(name, None, name in self.saved)
+        return Found(name, 1, name in self.saved, uid=machine.slot.number)
 
     def close(self) -> None:
         for task in self._tasks:
@@ -115,6 +124,7 @@ class FakeEngine:
     def kill(self, machine_id: str, reason: str) -> None:
         """The machine's process ends."""
         machine = self.machines.get(machine_id)
+        self.frozen.discard(machine_id)
         if machine is not None and not machine.ended.done():
             machine.ended.set_result(reason)
 
@@ -134,13 +144,16 @@ class FakeEngine:
         self.guests[machine_id] = guest or FakeGuest(dict(self.guests_say))
         return machine
 
-    async def _step(self, name: str) -> None:
+    async def _step(self, name: str, machine: Machine | None = None) -> None:
+        """What every step begins with: it waits, fails or is counted as the test says, and needs `machine` alive."""
         self.calls[name] += 1
         await asyncio.sleep(0)
         while name in self.held:
             await asyncio.sleep(0.005)
         if name in self.broken:
             raise EngineError(name, "a machine", hint="the test says so")
+        if machine is not None and machine.ended.done():
+            raise EngineError(name, machine.id, hint="it ended")
 
     async def _serve(self, machine: Machine, theirs: socket.socket) -> None:
         """Serve one connection until it or the machine ends."""

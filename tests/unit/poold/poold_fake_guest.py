@@ -14,6 +14,8 @@ from tests.unit.poold.poold_hostile import answer, read_head
 
 START, STDOUT, STDERR, PTY, END, DEADLINE = 16, 1, 2, 3, 17, 19
 FRAMES = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.warren.frames\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+LOG = b"the guest's own log\n"
 
 
 def refusal(status: int, code: str) -> bytes:
@@ -21,7 +23,10 @@ def refusal(status: int, code: str) -> bytes:
 
 
 class FakeGuest:
-    """The guest of one machine. `says` overrides the answer to a path, `commands` is what ran."""
+    """The guest of one machine. `says` overrides the answer to a path, `commands` is what ran, `asked` every path.
+
+    `events` is its event stream, as raw blocks; `tell` puts a proper one at its end. `health` is added to what it says.
+    """
 
     def __init__(self, says: dict[str, bytes]) -> None:
         self.says = says
@@ -31,6 +36,18 @@ class FakeGuest:
         self.typed: asyncio.Queue[bytes] = asyncio.Queue()
         self.sizes: list[dict[str, int]] = []
         self.streams = 0  # of processes, open now
+        self.asked: list[str] = []
+        self.health: dict[str, object] = {}
+        self.events: list[bytes] = []
+        self._more_events = asyncio.Event()
+
+    def tell(self, kind: str, **data: object) -> None:
+        """One more event, with the next number."""
+        self.tell_raw(b"id: %d\nevent: %b\ndata: %b\n\n" % (len(self.events) + 1, kind.encode(), orjson.dumps(data)))
+
+    def tell_raw(self, block: bytes) -> None:
+        self.events.append(block)
+        self._more_events.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -39,6 +56,7 @@ class FakeGuest:
                 method, target, _ = line.split()
                 path, _, query = target.partition("?")
                 asked = dict(urllib.parse.parse_qsl(query))
+                self.asked.append(target)
                 if path in self.says:
                     await _body(reader, headers)
                     writer.write(self.says[path])
@@ -46,6 +64,8 @@ class FakeGuest:
                     await self._stdin(reader, writer, headers)
                 elif path == "/files/content":
                     await self._file(method, asked, headers, reader, writer)
+                elif path == "/events":
+                    await self._events(int(asked["after"]), writer)
                 else:
                     await self._route(path, await _body(reader, headers), writer)
                 await writer.drain()
@@ -54,10 +74,12 @@ class FakeGuest:
         request = orjson.loads(body or b"{}")
         match path.split("/")[1:]:
             case ["health"]:
-                writer.write(answer(orjson.dumps({"contract": 1, "generation": self.identity.get("generation", 0)})))
+                told = {"generation": self.identity.get("generation", 0), "id": self.identity.get("id")}
+                writer.write(answer(orjson.dumps({"contract": 1, **told, **self.health})))
             case ["identity"]:
-                self.identity = request
-                writer.write(answer(b'{"generation":1}'))
+                self._identify(request, writer)
+            case ["logs"]:
+                writer.write(answer(LOG))
             case ["rehearse"]:
                 writer.write(answer())
             case ["processes"]:
@@ -69,6 +91,24 @@ class FakeGuest:
                 writer.write(answer())
             case _:
                 writer.write(refusal(404, "not_found"))
+
+    def _identify(self, request: dict[str, object], writer: asyncio.StreamWriter) -> None:
+        if request["generation"] <= self.identity.get("generation", 0):  # type: ignore[operator]
+            writer.write(refusal(409, "already_identified"))
+            return
+        self.identity = {**self.identity, **request}
+        writer.write(answer(orjson.dumps({"generation": request["generation"]})))
+
+    async def _events(self, after: int, writer: asyncio.StreamWriter) -> None:
+        """All that there are, then each as it comes."""
+        writer.write(EVENTS + _chunk(b":\n\n"))
+        while True:
+            self._more_events.clear()
+            for block in self.events[after:]:
+                writer.write(_chunk(block))
+            after = len(self.events)
+            await writer.drain()
+            await self._more_events.wait()
 
     async def _process(self, request: dict[str, object], writer: asyncio.StreamWriter) -> None:
         self.commands.append(request)
@@ -162,8 +202,11 @@ class FakeGuest:
 def _frame(kind: int, payload: bytes | dict[str, object]) -> bytes:
     """A frame as one chunk."""
     data = payload if isinstance(payload, bytes) else orjson.dumps(payload)
-    frame = bytes([kind]) + len(data).to_bytes(4, "big") + data
-    return b"%x\r\n%b\r\n" % (len(frame), frame)
+    return _chunk(bytes([kind]) + len(data).to_bytes(4, "big") + data)
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 async def _pieces(reader: asyncio.StreamReader, headers: dict[str, str]):  # type: ignore[no-untyped-def]

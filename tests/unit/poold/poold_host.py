@@ -15,18 +15,19 @@ from typing import Any
 import orjson
 
 from contract.ids import new_id
+from poold import reconcile
 from poold.api.observe import measure
 from poold.api.services import Facts, Services
 from poold.config import Config, PoolSize
 from poold.images import HostImages
-from poold.ledger import Ledger
+from poold.ledger import Ledger, audit, sandboxes
 from poold.metrics import Metrics
 from poold.pool import OVERHEAD_MB, Places, Pool
 from poold.pressure import Thresholds
-from poold.reconcile import Recovery
+from poold.reconcile import Plan, Recovery
 from poold.sandboxes import Defaults, Means, Sandboxes, Sources
 from poold.serving import serving
-from poold.slots import PlainSlots
+from poold.slots import PlainSlots, Slot
 from poold.strain import Watch
 from tests.unit.poold.poold_fake_engine import FakeEngine
 
@@ -52,9 +53,28 @@ class Reply:
 
     @property
     def events(self) -> list[tuple[str, Any]]:
-        """Of a stream of server-sent events."""
-        blocks = [dict(line.split(": ", 1) for line in b.split("\n")) for b in self.body.decode().split("\n\n") if b]
-        return [(block["event"], orjson.loads(block["data"])) for block in blocks]
+        """Of a stream of server-sent events, without its comments."""
+        blocks = [block for block in self.body.decode().split("\n\n") if block and not block.startswith(":")]
+        return [(kind, data) for _, kind, data in map(read_block, blocks)]
+
+
+def read_block(block: str) -> tuple[int | None, str, Any]:
+    """A server-sent event: its number, its kind and its data."""
+    fields = dict(line.split(": ", 1) for line in block.split("\n"))
+    return int(fields["id"]) if "id" in fields else None, fields["event"], orjson.loads(fields["data"])
+
+
+class OperatorsConnection(http.client.HTTPConnection):
+    """A connection to poold's unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=LIMIT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(LIMIT_S)
+        self.sock.connect(str(self._path))
 
 
 @dataclass
@@ -76,16 +96,45 @@ class Host:
         self.urls = lambda path: f"ws://127.0.0.1:{self.port}{path}"
 
     async def ask(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
-        return await asyncio.to_thread(self._ask, method, path, body, headers)
-
-    def _ask(self, method: str, path: str, body: object, headers: dict[str, str]) -> Reply:
-        data = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+        return await asyncio.to_thread(self._ask, connection, method, path, body, headers)
+
+    async def admin(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
+        """Ask as the operator, over the unix socket."""
+        return await asyncio.to_thread(self._ask, OperatorsConnection(self.socket), method, path, body, headers)
+
+    def _ask(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: object, headers: dict[str, str]
+    ) -> Reply:
+        data = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
         with contextlib.closing(connection):
             connection.request(method, path, data, headers)
             reply = connection.getresponse()
             told = {name.lower(): value for name, value in reply.getheaders()}
             return Reply(reply.status, told, reply.read())
+
+    @contextlib.asynccontextmanager
+    async def follow(self, path: str, *, as_operator: bool = False, **headers: str) -> AsyncIterator["Stream"]:
+        """A stream of server-sent events, read as it comes."""
+        if as_operator:
+            reader, writer = await asyncio.open_unix_connection(self.socket)
+        else:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items()]
+        head = f"GET {path} HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n{''.join(lines)}\r\n"
+        try:
+            writer.write(head.encode())
+            status = await reader.readuntil(b"\r\n\r\n")
+            assert b" 200 " in status, status
+            yield Stream(reader)
+        finally:
+            writer.close()
+
+    async def audit(self, **filters: str) -> list[audit.Entry]:
+        """The rows of the audit, once everything that was submitted is written."""
+        await self.services.ledger.write(lambda _: None, durable=False)
+        return await self.services.ledger.read(lambda db: audit.listed(db, limit=10_000, **filters))
 
     async def create(self, **wanted: object) -> str:
         reply = await self.ask("POST", "/v1/sandboxes", wanted)
@@ -120,6 +169,17 @@ class Host:
         assert (await self.ask("POST", "/v1/sandboxes")).status == 503
         assert len(self.engine.machines) == SLOTS
 
+    async def later(self, seconds: float, *made: str) -> None:
+        """So much time passes, and what is due for these sandboxes begins."""
+        self.clock.advance(seconds)
+        for sandbox_id in made:
+            self.sandboxes.wait_for(await self.sandboxes.get(sandbox_id))
+
+    async def until_state(self, sandbox_id: str, state: str) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while await self.state(sandbox_id) != state:
+                await asyncio.sleep(0.005)
+
     async def ready(self) -> None:
         """Every share of the pool has its floor."""
         await self.until(lambda: all(share["warm"] >= share["floor"] for share in self.pool.keeper.shares()))
@@ -130,50 +190,119 @@ class Host:
                 await asyncio.sleep(0.005)
 
 
+class Stream:
+    """What comes of a chunked stream of server-sent events."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._waiting = b""
+
+    async def block(self) -> str | None:
+        """The next event or comment as it was sent; None at the end of the stream."""
+        while b"\n\n" not in self._waiting:
+            size = int(await self._reader.readuntil(b"\r\n"), 16)
+            self._waiting += (await self._reader.readexactly(size + 2))[:-2]
+            if not size:
+                assert not self._waiting, "the stream ends in the middle of an event"
+                return None
+        block, _, self._waiting = self._waiting.partition(b"\n\n")
+        return block.decode()
+
+    async def next(self) -> tuple[int | None, str, Any] | None:
+        """The next event; None at the end of the stream."""
+        async with asyncio.timeout(LIMIT_S):
+            while (block := await self.block()) is not None:
+                if not block.startswith(":"):
+                    return read_block(block)
+        return None
+
+    async def rest(self) -> list[tuple[int | None, str, Any]]:
+        """All events until the stream ends."""
+        found = []
+        while (event := await self.next()) is not None:
+            found.append(event)
+        return found
+
+
 class Clock:
-    """Milliseconds that are never the same twice."""
+    """Milliseconds that are never the same twice. A test may let them pass faster."""
 
     def __init__(self) -> None:
         self._last = 0
+        self._ahead_ms = 0
 
     def __call__(self) -> int:
-        self._last = max(self._last + 1, time.time_ns() // 1_000_000)
+        self._last = max(self._last + 1, self._ahead_ms + time.time_ns() // 1_000_000)
         return self._last
+
+    def advance(self, seconds: float) -> None:
+        self._ahead_ms += int(seconds * 1000)
 
 
 @contextlib.asynccontextmanager
 async def open_host(
-    folder: Path, *, warm: int = 0, slots: int = SLOTS, memory_mb: int | None = None, engine: FakeEngine | None = None
+    folder: Path,
+    *,
+    warm: int = 0,
+    slots: int = SLOTS,
+    memory_mb: int | None = None,
+    engine: FakeEngine | None = None,
+    recover: bool = False,
 ) -> AsyncIterator[Host]:
-    """A poold with `slots` places and memory for as many machines, `warm` of them kept warm."""
+    """A poold with `slots` places and memory for as many machines, `warm` of them kept warm.
+
+    With `recover` it begins as a daemon does: what a former one left is cleared and taken over.
+    """
     engine = engine or FakeEngine()
     places = PlainSlots(slots, uid=os.getuid())
     images = HostImages()
     clock = Clock()
     sources = Sources(now_ms=clock, unix_ns=time.time_ns, entropy=os.urandom)
+    config = _config(folder)
+    room = Places(
+        places, memory_budget_mb=memory_mb or slots * MACHINE_MB, new_machine_id=lambda: new_id("vm", os.urandom)
+    )
+    metrics = Metrics()
+    watch = Watch(folder, metrics, Thresholds(disk_free_mb=None, memory_available_mb=None))
+    pool = Pool(engine, images, room, sizes={"host": PoolSize(warm, warm)} if warm else {}, gate=watch.gate)
+    facts = Facts("0", "fake", "none", clock(), slots, config.limits, config.ledger_path, config.images_dir)
+    try:
+        async with asyncio.timeout(LIMIT_S), Ledger.open(config.ledger_path) as ledger:
+            todo, recovery = await _observe(ledger, engine, clock) if recover else (Plan(), Recovery(clock()))
+            means = Means(ledger, pool, images, sources, metrics)
+            async with pool.running(), Sandboxes(means, Defaults("host", config.rules)).running() as host:
+                await reconcile.take_over(todo, means, host, lambda number: take_slot(places, number), recovery)
+                found = Services(host, pool, ledger, images, metrics, None, watch, recovery, facts)
+                measure(found)
+                async with serving(found, config):
+                    yield Host(config.port, engine, pool, host, places, config.ledger_path, clock, found, config.socket)
+    finally:
+        engine.close()
+
+
+async def _observe(ledger: Ledger, engine: FakeEngine, clock: Clock) -> tuple[Plan, Recovery]:
+    """The beginning of `poold.daemon`, before there are slots."""
+    todo = reconcile.plan(await ledger.read(sandboxes.alive), engine.found(), base_uid=0)
+    return todo, await reconcile.clear(todo, engine, ledger, now_ms=clock())
+
+
+def take_slot(slots: PlainSlots, number: int) -> Slot | None:
+    """The slot of a machine that is there already; None if there is no such slot, or it is taken."""
+    for slot in slots._free:
+        if slot.number == number:
+            slots._free.remove(slot)
+            return slot
+    return None
+
+
+def _config(folder: Path) -> Config:
     variables = {
         "POOLD_ENGINE": "local",
         "POOLD_LISTEN": f"127.0.0.1:{_free_port()}",
         "POOLD_STATE_DIR": str(folder),
         "POOLD_RUN_DIR": str(folder),
     }
-    config = Config.from_environment(variables, host_memory_mb=16_384, host_cpus=2)
-    budget_mb = memory_mb or slots * MACHINE_MB
-    room = Places(places, memory_budget_mb=budget_mb, new_machine_id=lambda: new_id("vm", os.urandom))
-    metrics = Metrics()
-    watch = Watch(folder, metrics, Thresholds(disk_free_mb=None, memory_available_mb=None))
-    pool = Pool(engine, images, room, sizes={"host": PoolSize(warm, warm)} if warm else {}, gate=watch.gate)
-    facts = Facts("0", "fake", "none", clock(), slots, config.limits, config.ledger_path)
-    try:
-        async with asyncio.timeout(LIMIT_S), Ledger.open(config.ledger_path) as ledger, pool.running():
-            means = Means(ledger, pool, images, sources, metrics)
-            async with Sandboxes(means, Defaults("host", config.rules)).running() as host:
-                found = Services(host, pool, ledger, images, metrics, None, watch, Recovery(clock()), facts)
-                measure(found)
-                async with serving(found, config):
-                    yield Host(config.port, engine, pool, host, places, config.ledger_path, clock, found, config.socket)
-    finally:
-        engine.close()
+    return Config.from_environment(variables, host_memory_mb=16_384, host_cpus=2)
 
 
 def _free_port() -> int:
