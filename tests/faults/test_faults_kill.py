@@ -30,6 +30,7 @@ def host() -> Iterator[Host]:
         POOLD_DEFAULT_IMAGE="minimal",
         POOLD_SLOTS=str(SLOTS),
         POOLD_BASE_UID=str(BASE_UID),
+        POOLD_CGROUP=f"warren-faults-{os.getpid()}",
     ) as host:
         host.wait_until_serving()
         yield host
