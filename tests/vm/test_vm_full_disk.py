@@ -20,6 +20,8 @@ from tests.vm.client import Api, Reply, Sandbox, until
 from tests.vm.conftest import OpenOwn
 
 DISK_MB = 16
+PAGE = 4096
+ROOM_PAGES = (2, 4, 6, 8, 10, 12, 16, 20, 28, 40)  # a change of state takes a handful of pages
 FULL = {(503, "ledger_full"), (503, "host_pressure")}
 
 
@@ -43,7 +45,7 @@ def state(host: Host) -> Iterator[Path]:
 def _fill(disk: Path) -> Path:
     filler = disk / "filler"
     with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
-        while file.write(bytes(4096)):
+        while file.write(bytes(PAGE)):
             pass
     assert shutil.disk_usage(disk).free == 0
     return filler
@@ -136,3 +138,24 @@ def test_a_poold_that_is_killed_on_a_full_disk_starts_again_when_there_is_room(o
         host.wait_until_warm()
         assert sandbox.view["state"] == "running"
         assert set(marks) <= set(sandbox.sh("ls").split())
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_pause_or_a_resume_leaves_no_sandbox_stuck(
+    open_own: OpenOwn, state: Path
+) -> None:
+    with open_own(POOLD_MIN_DISK_MB="1") as host:
+        api = Api(host.port)
+        sandbox = api.create()
+        sandbox.sh("echo kept > /dev/shm/file")
+        refused = 0
+        for pages in ROOM_PAGES:
+            for change, undo in (("pause", sandbox.resume), ("resume", sandbox.pause)):
+                undo()
+                filler = _fill(state)
+                os.truncate(filler, filler.stat().st_size - pages * PAGE)
+                refused += _is_full(api.post(f"{sandbox.path}/{change}"))
+                filler.unlink()
+                until(lambda: api.call("GET", "/readyz").status == 200)
+        assert refused, "the disk was never full in time"
+        sandbox.resume()
+        assert sandbox.sh("cat /dev/shm/file") == "kept"
