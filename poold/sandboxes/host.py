@@ -121,7 +121,7 @@ class Sandboxes:
         async with self._turns.of(sandbox_id):
             live = self._live.get(sandbox_id)
             if live is None:
-                sandbox = await self.get(sandbox_id)
+                sandbox = self._with_next(await operations.mended(self._means, sandbox_id))
                 if sandbox.state is State.PAUSED:
                     return sandbox
                 raise self._not_running(sandbox)
@@ -131,7 +131,7 @@ class Sandboxes:
         """Bring the sandbox back. Resuming a running one changes nothing."""
         self._may_begin()
         async with self._turns.of(sandbox_id):
-            sandbox = await self.get(sandbox_id)
+            sandbox = self._with_next(await operations.mended(self._means, sandbox_id))
             if sandbox_id in self._live:
                 return sandbox
             if sandbox.state is not State.PAUSED:
@@ -222,7 +222,7 @@ class Sandboxes:
         """The running sandbox; one that is paused is resumed if that is its rule."""
         while (live := self._live.get(sandbox_id)) is None:
             async with self._turns.of(sandbox_id):  # it may just be being started, or paused
-                sandbox = await self.get(sandbox_id)
+                sandbox = self._with_next(await operations.mended(self._means, sandbox_id))
             if sandbox.state is State.PAUSED and sandbox.rules.auto_resume:
                 await self.resume(sandbox_id, caller)
             elif sandbox_id not in self._live:

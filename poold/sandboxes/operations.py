@@ -14,7 +14,7 @@ from typing import Any
 
 from contract.errors import NotFound, WarrenError, WrongState
 from contract.models import Caller, CreateSandbox, Sandbox
-from contract.states import Event
+from contract.states import Event, State
 from poold.errors import SandboxPaused
 from poold.ledger import events, sandboxes
 from poold.link import Guest
@@ -127,6 +127,14 @@ async def resume(means: Means, sandbox: Sandbox, caller: Caller) -> Live:
     await run_steps("resume", sandbox.id, steps)
     guest = await _reopen(means, done[0], place, caller)
     return Live(done[0], place, guest, means.sources.now_ms())
+
+
+async def mended(means: Means, sandbox_id: str) -> Sandbox:
+    """The sandbox, for whoever has its turn. A resume that failed on a full disk may still have to be taken back."""
+    sandbox = await means.ledger.read(lambda db: sandboxes.get(db, sandbox_id))
+    if sandbox.state is not State.STARTING or sandbox.paused_ms is None:
+        return sandbox
+    return await means.move(sandbox_id, Event.PUT_BACK, Caller())
 
 
 async def _reopen(means: Means, sandbox: Sandbox, place: Place, caller: Caller) -> Guest:

@@ -60,10 +60,9 @@ class Crowd:
             self.create(api)
             return
         one = dice.choice(living)
-        if one.states == {State.PAUSED} and dice.random() < 0.6:
-            self.change(api, one, Change.RESUME)
-            return
-        match dice.choices(["mark", *Change], weights=[5, 3, 2, 1])[0]:
+        # Mostly what makes sense, and now and then what does not.
+        weights = [8, 4, 1, 1] if one.states == {State.RUNNING} else [2, 1, 8, 1]
+        match dice.choices(["mark", *Change], weights)[0]:
             case Change() as change:
                 self.change(api, one, change)
             case _:

@@ -118,6 +118,7 @@ def open_own(state: Path) -> Iterator[OpenOwn]:
                 "POOLD_SLOTS": "6",
                 "POOLD_BASE_UID": str(BASE_UID + SLOTS),
                 "POOLD_RUN_DIR": str(run_dir),
+                "POOLD_CGROUP": f"warren-vmtest-{os.getpid()}",
                 **variables,
             }
             with open_host(state=state, **own) as host:
