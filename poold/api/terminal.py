@@ -151,8 +151,8 @@ async def _refuse(socket: WebSocket, error: WarrenError) -> None:
 async def _close(socket: WebSocket, code: int, reason: str | None) -> None:
     """Close, once the client has had time to read our last message and to leave by itself.
 
-    Our server hangs up as soon as it has closed. A client that still has to answer the close then gets an error from its
-    socket, and many throw away what they have not read.
+    Our server hangs up as soon as it has closed. A client that still has to answer the close then gets an error from
+    its socket, and may throw away what it has not read.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FAREWELL_S):
