@@ -29,6 +29,7 @@ DRAINING = "this host is being emptied by its operator"
 BY_ITSELF = Caller()
 ENDED = (State.STOPPED, State.ERROR)
 RETRY_S = 5.0  # after a step that should have come by itself and failed
+KNOWN_OWNERS = 10_000  # whose rules are kept in memory
 WHY = {"timeout": "its time was up", "idle": "it was idle", "paused": "it was paused for too long"}
 
 
@@ -210,6 +211,8 @@ class Sandboxes:
         """What the request says, over what its owner's rules say, over what the host says."""
         of_owner = self._of_owners.get(caller.owner)
         if of_owner is None:  # a claim waits for no file the second time
+            if len(self._of_owners) >= KNOWN_OWNERS:
+                self._of_owners.clear()
             of_owner = self._of_owners[caller.owner] = await self.rules(caller.owner)
         wanted = request.rules.over(of_owner.over(self._defaults.rules))
         if not self._means.pool.engine.can_save and (wanted.on_timeout == "pause" or wanted.idle_sec is not None):
