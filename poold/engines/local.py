@@ -136,7 +136,10 @@ class LocalEngine:
     def found(self) -> list[Found]:
         pids = {name: pid for name, (pid, _) in _find_guests(self._machines).items()}
         names = {path.name for path in self._machines.iterdir()} | pids.keys()
-        return [Found(name, pids.get(name), is_saved=False, uid=os.getuid()) for name in sorted(names)]
+        return [
+            Found(name, pids.get(name), is_saved=False, uid=os.getuid() if name in pids else None)
+            for name in sorted(names)
+        ]
 
     async def adopt(self, machine_id: str, slot: Slot) -> Machine:
         """Of the processes of one that is paused, all that are stopped count as stopped by us."""

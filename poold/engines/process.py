@@ -121,10 +121,11 @@ def mark_of(pid: int, option: str) -> str | None:
 
 def owner(pid: int) -> int | None:
     """The user that process `pid` runs as, or None if there is none."""
-    try:
-        return Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
-        return None
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("Uid:"):
+                return int(line.split()[1])
+    return None
 
 
 def _reap(pidfd: int) -> str:

@@ -109,6 +109,10 @@ class Bench:
             await self.engine.destroy(machine.id)
             await self.slots.give_back(slot)
 
+    def uid_of(self, machine: Machine) -> int:
+        """The user that the machine's process runs as: its slot's, where there is something to be kept apart."""
+        return machine.slot.uid if self.name == QEMU else os.getuid()
+
     @contextlib.asynccontextmanager
     async def guest(self, machine: Machine) -> AsyncIterator[Guest]:
         guest = Guest(partial(self.engine.dial, machine), machine.ended)

@@ -37,7 +37,7 @@ async def test_a_running_machine_is_taken_over_with_all_that_runs_in_it(bench: B
     async with bench.machine() as machine:
         await bench.sh(machine, f"({COUNT}) >/dev/null 2>&1 </dev/null & echo mine > file")
         _next_daemon(bench)
-        assert bench.engine.found() == [Found(machine.id, machine.pid, is_saved=False)]
+        assert bench.engine.found() == [Found(machine.id, machine.pid, is_saved=False, uid=bench.uid_of(machine))]
         adopted = await bench.engine.adopt(machine.id, machine.slot)
         assert (adopted.id, adopted.pid, adopted.folder) == (machine.id, machine.pid, machine.folder)
         await bench.engine.resume(adopted)
@@ -95,9 +95,9 @@ async def test_found_tells_of_what_runs_what_died_and_what_lost_its_folder(bench
         await dead.ended
         shutil.rmtree(lost.folder)
         expected = [
-            Found(running.id, running.pid, is_saved=False),
+            Found(running.id, running.pid, is_saved=False, uid=bench.uid_of(running)),
             Found(dead.id, None, is_saved=False),
-            Found(lost.id, lost.pid, is_saved=False),
+            Found(lost.id, lost.pid, is_saved=False, uid=bench.uid_of(lost)),
         ]
         assert bench.engine.found() == sorted(expected, key=lambda found: found.id)
         _next_daemon(bench)
@@ -110,19 +110,19 @@ async def test_found_tells_what_is_saved_and_half_a_save_is_removed_by_adoption(
     async with bench.machine() as machine:
         await bench.engine.pause(machine)
         await bench.engine.save(machine)
-        assert bench.engine.found() == [Found(machine.id, machine.pid, is_saved=True)]
+        assert bench.engine.found() == [Found(machine.id, machine.pid, is_saved=True, uid=bench.uid_of(machine))]
         (machine.folder / "saved.tmp").mkdir()
         (machine.folder / "saved.tmp/pages").write_bytes(b"half")
         _next_daemon(bench)
         adopted = await bench.engine.adopt(machine.id, machine.slot)
         assert not (machine.folder / "saved.tmp").exists()
         # A daemon that was killed between a save and its end can finish either way.
-        await bench.engine.halt(adopted)
+        await bench.engine.halt(adopted.id)
         assert bench.engine.found() == [Found(machine.id, None, is_saved=True)]
         loaded = await bench.engine.load(machine.id, machine.slot)
         await bench.engine.resume(loaded)
         await bench.engine.discard(machine.id)
-        assert bench.engine.found() == [Found(machine.id, loaded.pid, is_saved=False)]
+        assert bench.engine.found() == [Found(machine.id, loaded.pid, is_saved=False, uid=bench.uid_of(loaded))]
         assert await bench.sh(loaded, "cat before") == (0, "frozen\n")
 
 
@@ -134,7 +134,7 @@ async def test_an_adopted_machine_is_saved_and_loaded_like_any_other(bench: Benc
         adopted = await bench.engine.adopt(machine.id, machine.slot)
         await bench.engine.pause(adopted)
         await bench.engine.save(adopted)
-        await bench.engine.halt(adopted)
+        await bench.engine.halt(adopted.id)
         loaded = await bench.engine.load(machine.id, machine.slot)
         await bench.engine.resume(loaded)
         assert await bench.sh(loaded, "cat file /dev/shm/word") == (0, "here\nword\n")

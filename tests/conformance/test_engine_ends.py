@@ -16,7 +16,7 @@ from tests.conformance.bench import QEMU, REPOSITORY, Bench, new_id, open_bench,
 @pytest.mark.parametrize("running", [True, False])
 async def test_destroy_removes_every_trace_and_may_be_repeated(bench: Bench, running: bool) -> None:
     async with bench.machine(running=running) as machine:
-        assert bench.engine.found() == [Found(machine.id, machine.pid, is_saved=False)]
+        assert bench.engine.found() == [Found(machine.id, machine.pid, is_saved=False, uid=bench.uid_of(machine))]
         await bench.engine.destroy(machine.id)
         assert await bench.traces() == []
         assert bench.engine.found() == []
@@ -68,7 +68,7 @@ async def test_a_later_engine_finds_and_ends_the_machines_of_a_former_one(bench:
         bench.engine.close()
         bench.engine = bench.open_engine()
         assert not machine.ended.done(), "closing an engine must not end its machines"
-        assert bench.engine.found() == [Found(machine.id, machine.pid, is_saved=False)]
+        assert bench.engine.found() == [Found(machine.id, machine.pid, is_saved=False, uid=bench.uid_of(machine))]
         await bench.engine.destroy(machine.id)
         assert await bench.traces() == []
 
@@ -83,7 +83,8 @@ async def test_a_machine_survives_its_daemon_and_is_ended_by_the_next(bench: Ben
     machine_id, pid = said.decode().split()
     assert os.getsid(int(pid)) == int(pid)
     assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    assert bench.engine.found() == [Found(machine_id, int(pid), is_saved=False)]
+    (found,) = bench.engine.found()
+    assert (found.id, found.pid, found.is_saved) == (machine_id, int(pid), False)
     await bench.engine.destroy(machine_id)
     async with open_bench(bench.name, bench.folder, run_dir):
         pass  # the next daemon removes the slots of the one that died
