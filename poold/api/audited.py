@@ -45,8 +45,9 @@ async def using(connection: HTTPConnection, action: str, **detail: str) -> Async
         use = Use(guest)
         try:
             yield use
-        except WarrenError as error:
-            use.detail["error"] = error.code
+        except BaseException as error:
+            if (code := _code(error)) is not None:
+                use.detail["error"] = code
             raise
         finally:
             ended = replace(
@@ -60,6 +61,13 @@ async def using(connection: HTTPConnection, action: str, **detail: str) -> Async
             )
             with contextlib.suppress(WarrenError):  # the ledger was closed; that it began is written down
                 found.ledger.submit(partial(audit.add, entry=ended), durable=False)
+
+
+def _code(error: BaseException) -> str | None:
+    """What went wrong, if it is one of ours. Tasks that work together fail as a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error.code if isinstance(error, WarrenError) else None
 
 
 class StreamedReply(StreamingResponse):

@@ -24,6 +24,8 @@ MAX_SIDE = 1000  # of a terminal, in characters
 MAX_PIECE = 1 << 20  # of input in one frame
 INPUT_WAITING = 16  # pieces of input that wait for a slow program; then the client has to
 
+FAREWELL_S = 0.3
+
 CLOSED_OK = 1000
 CLOSED_BAD = 4400  # the client's fault; the reason is in the message before
 CLOSED_BROKEN = 4500
@@ -60,7 +62,7 @@ async def _serve(socket: WebSocket, use: Use, answer: Answer) -> None:
                         use.exit_code = exit_code
                         await _tell(socket, type="exit", exit_code=exit_code, signal=signal, duration_ms=duration_ms)
             typing.cancel()
-    await socket.close(CLOSED_OK)
+    await _close(socket, CLOSED_OK, None)
 
 
 def _stream(socket: WebSocket, guest: Guest) -> contextlib.AbstractAsyncContextManager[Answer]:
@@ -143,7 +145,21 @@ async def _tell(socket: WebSocket, **message: Any) -> None:
 async def _refuse(socket: WebSocket, error: WarrenError) -> None:
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may have left already
         await _tell(socket, type="error", **error.body())
-        await socket.close(CLOSED_BAD if error.status < 500 else CLOSED_BROKEN, error.code)
+        await _close(socket, CLOSED_BAD if error.status < 500 else CLOSED_BROKEN, error.code)
+
+
+async def _close(socket: WebSocket, code: int, reason: str | None) -> None:
+    """Close, once the client has had time to read our last message and to leave by itself.
+
+    Our server hangs up as soon as it has closed. A client that still has to answer the close then gets an error from
+    its socket, and may throw away what it has not read.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FAREWELL_S):
+            while (await socket.receive())["type"] != "websocket.disconnect":
+                pass
+        return
+    await socket.close(code, reason)
 
 
 def _first(group: BaseExceptionGroup[WarrenError]) -> WarrenError:

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 
 from contract.errors import BadField, CapacityError, FaultError, NotFound, WarrenError, WrongState
-from contract.ids import new_id
-from contract.models import Caller, CreateSandbox, Rules, RulesAsked, Sandbox, Shape
+from contract.models import Caller, CreateSandbox, Rules, RulesAsked, Sandbox
 from contract.states import Event, State
 from poold.errors import Draining, MachineDied, SandboxStopped
 from poold.ledger import rules, sandboxes
@@ -17,6 +16,7 @@ from poold.lifetimes import finish
 from poold.link import Guest
 from poold.pool import Place
 from poold.sandboxes import operations, timeline
+from poold.sandboxes.asked import new_sandbox, shape_of
 from poold.sandboxes.lifecycle import following
 from poold.sandboxes.means import Defaults, Live, Means
 from poold.sandboxes.timers import Timers
@@ -29,6 +29,7 @@ DRAINING = "this host is being emptied by its operator"
 BY_ITSELF = Caller()
 ENDED = (State.STOPPED, State.ERROR)
 RETRY_S = 5.0  # after a step that should have come by itself and failed
+KNOWN_OWNERS = 10_000  # whose rules are kept in memory
 WHY = {"timeout": "its time was up", "idle": "it was idle", "paused": "it was paused for too long"}
 
 
@@ -75,7 +76,8 @@ class Sandboxes:
         self._may_begin()
         began = time.monotonic()
         try:
-            sandbox = self._new(request, self._shape(request), caller, await self._rules(request, caller))
+            shape = shape_of(self._means, request, self._defaults.image)
+            sandbox = new_sandbox(self._means, request, shape, caller, await self._rules(request, caller))
             async with self._creations.under_way(sandbox.id), self._turns.of(sandbox.id):
                 live = await operations.create(self._means, sandbox, request, caller)
                 self._watch(live)
@@ -141,10 +143,9 @@ class Sandboxes:
         self, sandbox_id: str, caller: Caller = BY_ITSELF, reason: str = "destroyed by request"
     ) -> Sandbox:
         """Stop the sandbox and give back all that it used. Destroying a stopped one changes nothing."""
-        error = SandboxStopped(f"sandbox {sandbox_id} was stopped: {reason}")
-        self._creations.end(error, sandbox_id)
+        self._creations.end(_stopped(sandbox_id, reason), sandbox_id)
         async with self._turns.of(sandbox_id):
-            return await finish(self._destroy(sandbox_id, caller, reason, error))
+            return await finish(self._destroy(sandbox_id, caller, reason))
 
     async def set_timeout(self, sandbox_id: str, timeout_sec: int, caller: Caller = BY_ITSELF) -> Sandbox:
         """Move the sandbox's deadline to `timeout_sec` from now."""
@@ -185,7 +186,8 @@ class Sandboxes:
     async def drain(self, mode: str, caller: Caller) -> AsyncIterator[tuple[str, WarrenError | None]]:
         """Take nothing new, and `pause` or `destroy` what runs: each id when it is done, with what went wrong."""
         self.is_draining = True
-        await self._turns.all_over()  # what is being created is there then, or is not
+        self._creations.end(Draining(DRAINING, retry_after_s=60))
+        await self._turns.all_over()  # what is being resumed is drained, too
         for sandbox_id in list(self._live):
             try:
                 if mode == "pause":
@@ -205,20 +207,12 @@ class Sandboxes:
         if self.is_draining:
             raise Draining(DRAINING, retry_after_s=60)
 
-    def _shape(self, request: CreateSandbox) -> Shape:
-        image = self._defaults.image if request.image is None else request.image
-        defaults = self._means.images.find(image).defaults
-        return Shape(
-            image=image,
-            vcpus=request.vcpus or defaults.vcpus,
-            memory_mb=request.memory_mb or defaults.memory_mb,
-            disk_mb=request.disk_mb or defaults.disk_mb,
-        )
-
     async def _rules(self, request: CreateSandbox, caller: Caller) -> Rules:
         """What the request says, over what its owner's rules say, over what the host says."""
         of_owner = self._of_owners.get(caller.owner)
         if of_owner is None:  # a claim waits for no file the second time
+            if len(self._of_owners) >= KNOWN_OWNERS:
+                self._of_owners.clear()
             of_owner = self._of_owners[caller.owner] = await self.rules(caller.owner)
         wanted = request.rules.over(of_owner.over(self._defaults.rules))
         if not self._means.pool.engine.can_save and (wanted.on_timeout == "pause" or wanted.idle_sec is not None):
@@ -226,19 +220,6 @@ class Sandboxes:
             value = getattr(wanted, field)
             raise BadField(field, value, f"the {self._means.pool.engine.name} engine of this host cannot pause")
         return wanted
-
-    def _new(self, request: CreateSandbox, shape: Shape, caller: Caller, applied: Rules) -> Sandbox:
-        now_ms = self.now_ms()
-        return Sandbox(
-            id=new_id("sb", self._means.sources.entropy),
-            state=State.PENDING,
-            shape=shape,
-            metadata=request.metadata,
-            created_ms=now_ms,
-            expires_ms=now_ms + 1000 * applied.timeout_sec,
-            rules=applied,
-            owner=caller.owner,
-        )
 
     async def _awake(self, sandbox_id: str, caller: Caller) -> Live:
         """The running sandbox; one that is paused is resumed if that is its rule."""
@@ -279,14 +260,14 @@ class Sandboxes:
         self._means.metrics.resume_seconds.observe(time.monotonic() - began)
         return self._with_next(live.sandbox)
 
-    async def _destroy(self, sandbox_id: str, caller: Caller, reason: str, error: WarrenError) -> Sandbox:
+    async def _destroy(self, sandbox_id: str, caller: Caller, reason: str) -> Sandbox:
         try:
             sandbox = await self._means.move(sandbox_id, Event.STOP, caller, reason=reason)
         except WrongState:
             sandbox = await self.get(sandbox_id)
             if sandbox.state is not State.STOPPED:
                 raise
-        await self._free(sandbox, error)
+        await self._free(sandbox, _stopped(sandbox_id, reason))
         return sandbox
 
     def _watch(self, live: Live) -> None:
@@ -386,14 +367,19 @@ class Sandboxes:
         """In the sandbox's turn: what is due, if it still is. Its time may have been moved until just now."""
         sandbox, live = await self.get(sandbox_id), self._live.get(sandbox_id)
         step = sandbox.next
+        if self._stopping:
+            return  # the next daemon sees to it
         if sandbox.state in ENDED:
             await self._free(sandbox, self._not_running(sandbox))  # again: it could not be before
         elif step is None or step.at_ms > self.now_ms():
             self._arm(sandbox)
         else:
             log.info("by itself", extra={"sandbox": sandbox_id, "action": step.action, "why": step.why})
-            if step.action == "pause" and live is not None:
+            if step.action == "destroy":
+                await self._destroy(sandbox_id, BY_ITSELF, WHY[step.why])
+            elif live is not None:
                 await self._pause(live, BY_ITSELF, WHY[step.why])
-            else:
-                error = SandboxStopped(f"sandbox {sandbox_id} was stopped: {WHY[step.why]}")
-                await self._destroy(sandbox_id, BY_ITSELF, WHY[step.why], error)
+
+
+def _stopped(sandbox_id: str, reason: str) -> SandboxStopped:
+    return SandboxStopped(f"sandbox {sandbox_id} was stopped: {reason}")

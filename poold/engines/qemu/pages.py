@@ -110,33 +110,38 @@ def _pieces(first_page: int, pages: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Pages:
-    """A file of pages whose head and table make sense. Whether its bytes do, `put` finds out."""
+    """A file of pages whose head and table make sense. Whether its bytes do, `check` finds out."""
 
     path: Path
     fd: int
     checksum: int
     runs: list[Run]
 
+    @property
+    def size(self) -> int:
+        return sum(count for _, count, is_zero in self.runs if not is_zero) * PAGE
+
+    def check(self, at: Progress) -> None:
+        """Raise `EngineError` if a byte of the pages is not what was saved. `at` is told how far it is. Blocks."""
+        checksum, total = 0, self.size
+        for offset in range(0, total, CHUNK):
+            checksum = zlib.crc32(self._read(offset, min(CHUNK, total - offset)), checksum)
+            at(offset, total)
+        if checksum != self.checksum:
+            raise _broken(self.path, "the checksum of its pages is wrong")
+
     def put(self, mem_fd: int, address: int, at: Progress) -> None:
         """Write every page where it belongs in the memory at `address` of `mem_fd`. Blocks.
 
-        Raises `EngineError` if a byte of them is not what was saved: then that memory must not be used. `at` is told
-        how many of how many bytes are there.
+        That memory must not be used before `check` has returned. `at` is told how far it is.
         """
-        checksum = taken = 0
-        total = sum(count for _, count, is_zero in self.runs if not is_zero) * PAGE
+        taken, total = 0, self.size
         for first, count, is_zero in self.runs:
             for offset, size in _pieces(first, count):
-                if is_zero:
-                    _put(mem_fd, memoryview(ZEROS)[:size], address + offset)
-                    continue
-                data = self._read(taken, size)
+                data = ZEROS[:size] if is_zero else self._read(taken, size)
                 _put(mem_fd, memoryview(data), address + offset)
-                checksum = zlib.crc32(data, checksum)
-                taken += size
+                taken += 0 if is_zero else size
                 at(taken, total)
-        if checksum != self.checksum:
-            raise _broken(self.path, "the checksum of its pages is wrong")
 
     def _read(self, offset: int, size: int) -> bytes:
         data = os.pread(self.fd, size, DATA_AT + offset)

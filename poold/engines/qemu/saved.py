@@ -20,7 +20,7 @@ from poold.engines import sparse
 from poold.engines.qemu import golden, made, pages, touched
 from poold.engines.qemu.made import Made
 from poold.errors import EngineError
-from poold.lifetimes import finish
+from poold.lifetimes import both, finish
 
 SAVED = "saved"
 MAKING = "saved.tmp"  # what is being saved, or being removed
@@ -138,19 +138,24 @@ async def write(folder: Path, pid: int, made_of: Made, progress: pages.Progress)
 
 
 async def put_pages(folder: Path, pid: int, made_of: Made) -> None:
-    """Write the saved pages into the memory of process `pid`, which becomes a QEMU and has not run its machine yet.
+    """Check the saved pages and write them into the memory of process `pid`, which has not run its machine yet.
 
     QEMU maps the memory early in its start and leaves it alone until the state of its devices is loaded, so this
     goes on beside it. Cancelled, it stops soon. A process that never gets that far is waited for.
     """
+    path = folder / SAVED / PAGES
 
-    def work(stop: threading.Event) -> None:
-        with pages.open_pages(folder / SAVED / PAGES, made_of.memory_bytes) as content:
+    def check(stop: threading.Event) -> None:
+        with pages.open_pages(path, made_of.memory_bytes) as content:
+            content.check(lambda _done, _total: _go_on_unless(stop))
+
+    def put(stop: threading.Event) -> None:
+        with pages.open_pages(path, made_of.memory_bytes) as content:
             address = _wait_for_memory(pid, made_of.memory_bytes, stop)
             with touched.ProcessMemory(pid, address, os.O_RDWR) as memory:
                 content.put(memory.fd, address, lambda _done, _total: _go_on_unless(stop))
 
-    await _stoppable(work)
+    await both(_stoppable(check), _stoppable(put))
 
 
 def _wait_for_memory(pid: int, memory_bytes: int, stop: threading.Event) -> int:

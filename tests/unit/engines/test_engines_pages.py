@@ -53,6 +53,7 @@ def _load(path: Path, golden: bytes) -> bytes:
     with tempfile.TemporaryFile(buffering=0) as memory:
         memory.write(golden)
         with pages.open_pages(path, len(golden)) as content:
+            content.check(lambda _done, _total: None)
             content.put(memory.fileno(), 0, lambda _done, _total: None)
         return os.pread(memory.fileno(), len(golden) + 1, 0)
 

@@ -101,11 +101,11 @@ class FakeGuest:
 
     async def _events(self, after: int, writer: asyncio.StreamWriter) -> None:
         """All that there are, then each as it comes."""
-        writer.write(EVENTS + _chunk(b":\n\n"))
+        writer.write(EVENTS + chunk(b":\n\n"))
         while True:
             self._more_events.clear()
             for block in self.events[after:]:
-                writer.write(_chunk(block))
+                writer.write(chunk(block))
             after = len(self.events)
             await writer.drain()
             await self._more_events.wait()
@@ -202,10 +202,10 @@ class FakeGuest:
 def _frame(kind: int, payload: bytes | dict[str, object]) -> bytes:
     """A frame as one chunk."""
     data = payload if isinstance(payload, bytes) else orjson.dumps(payload)
-    return _chunk(bytes([kind]) + len(data).to_bytes(4, "big") + data)
+    return chunk(bytes([kind]) + len(data).to_bytes(4, "big") + data)
 
 
-def _chunk(data: bytes) -> bytes:
+def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 

@@ -19,7 +19,7 @@ from poold import reconcile
 from poold.api.observe import measure
 from poold.api.services import Facts, Services
 from poold.config import Config, PoolSize
-from poold.images import HostImages
+from poold.images import HostImages, Images
 from poold.ledger import Ledger, audit, sandboxes
 from poold.metrics import Metrics
 from poold.pool import OVERHEAD_MB, Places, Pool
@@ -247,6 +247,7 @@ async def open_host(
     slots: int = SLOTS,
     memory_mb: int | None = None,
     engine: FakeEngine | None = None,
+    images: Images | None = None,
     recover: bool = False,
 ) -> AsyncIterator[Host]:
     """A poold with `slots` places and memory for as many machines, `warm` of them kept warm.
@@ -255,7 +256,7 @@ async def open_host(
     """
     engine = engine or FakeEngine()
     places = PlainSlots(slots, uid=os.getuid())
-    images = HostImages()
+    images = images or HostImages()
     clock = Clock()
     sources = Sources(now_ms=clock, unix_ns=time.time_ns, entropy=os.urandom)
     config = _config(folder)

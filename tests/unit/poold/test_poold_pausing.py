@@ -1,71 +1,31 @@
 """Pausing and resuming, broken at each step by an error, by a cancellation and by the machine's death."""
 
 import asyncio
-import random
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from contract.errors import WarrenError
-from contract.models import Caller
 from tests.unit.poold.poold_fake_guest import FakeGuest, refusal
-from tests.unit.poold.poold_host import LIMIT_S, MACHINE_MB, SLOTS, Host, Reply, open_host
+from tests.unit.poold.poold_host import LIMIT_S, Host, Reply, open_host
+from tests.unit.poold.poold_states import (
+    NOTHING,
+    ONE,
+    assert_failed,
+    assert_paused,
+    assert_runs,
+    in_use,
+    pause,
+    resume,
+    view,
+)
 
 pytestmark = pytest.mark.usefixtures("nothing_warm")
 
 BROKEN_LEDGER = (
     "CREATE TRIGGER broken BEFORE UPDATE ON sandboxes WHEN new.state = '{}' BEGIN SELECT RAISE(ABORT, 'no'); END"
 )
-
-
-async def pause(host: Host, sandbox: str) -> Reply:
-    return await host.ask("POST", f"/v1/sandboxes/{sandbox}/pause")
-
-
-async def resume(host: Host, sandbox: str) -> Reply:
-    return await host.ask("POST", f"/v1/sandboxes/{sandbox}/resume")
-
-
-async def view(host: Host, sandbox: str) -> dict[str, Any]:
-    found: dict[str, Any] = (await host.ask("GET", f"/v1/sandboxes/{sandbox}")).json
-    return found
-
-
-def in_use(host: Host) -> tuple[int, int, int]:
-    """Slots, memory and machines."""
-    places = host.pool.places
-    return SLOTS - host.slots.free, places.memory_budget_mb - places.memory_left_mb, len(host.engine.machines)
-
-
-ONE = (1, MACHINE_MB, 1)
-NOTHING = (0, 0, 0)
-
-
-async def assert_runs(host: Host, sandbox: str) -> None:
-    """It runs as if nothing had been tried."""
-    assert await host.state(sandbox) == "running"
-    assert (await host.exec(sandbox, "echo on")).json["stdout"] == "on\n"
-    assert (host.engine.saved, host.engine.frozen, in_use(host)) == (set(), set(), ONE)
-
-
-async def assert_paused(host: Host, sandbox: str) -> None:
-    """It is on disk, uses nothing else, and comes back."""
-    assert await host.state(sandbox) == "paused"
-    assert (len(host.engine.saved), host.engine.frozen, in_use(host)) == (1, set(), NOTHING)
-    assert (await resume(host, sandbox)).json["state"] == "running"
-    await assert_runs(host, sandbox)
-
-
-async def assert_failed(host: Host, sandbox: str, reason: str) -> None:
-    """It is over, with the reason, and everything is given back."""
-    found = await view(host, sandbox)
-    assert (found["state"], found["next"]) == ("error", None)
-    assert reason in found["reason"]
-    assert (host.engine.saved, in_use(host)) == (set(), NOTHING)
-    assert (await host.exec(sandbox, "echo")).code == "machine_died"
 
 
 async def cancelled_at(host: Host, step: str, work: Awaitable[object]) -> None:
@@ -400,95 +360,3 @@ async def test_a_machine_that_dies_when_it_goes_on_is_an_error(tmp_path: Path) -
         await died_at(host, "discard", resume, sandbox)
         await host.until(lambda: not host.engine.machines)
         await assert_failed(host, sandbox, "killed by signal 9")
-
-
-# Many at once.
-
-
-async def test_destroying_waits_for_a_pause_and_wins(tmp_path: Path) -> None:
-    async with open_host(tmp_path) as host:
-        sandbox = await host.create()
-        host.engine.held.add("save")
-        pausing = asyncio.create_task(pause(host, sandbox))
-        await host.until(lambda: host.engine.calls["save"] == 1)
-        destroying = asyncio.create_task(host.ask("DELETE", f"/v1/sandboxes/{sandbox}"))
-        await asyncio.sleep(0.05)
-        assert not destroying.done()
-        host.engine.held.clear()
-        assert (await pausing).json["state"] == "paused"
-        assert (await destroying).json["state"] == "stopped"
-        assert host.engine.saved == set()
-        await host.assert_nothing_is_used()
-
-
-async def test_who_creates_what_is_destroyed_meanwhile_hears_it(tmp_path: Path) -> None:
-    async with open_host(tmp_path) as host:
-        host.engine.held.add("restore")
-        creating = asyncio.create_task(host.ask("POST", "/v1/sandboxes"))
-        async with asyncio.timeout(LIMIT_S):
-            while not (found := (await host.ask("GET", "/v1/sandboxes")).json["sandboxes"]):
-                await asyncio.sleep(0.005)
-        await a_pause_waits(host, found[0]["id"])
-        gone = await host.ask("DELETE", f"/v1/sandboxes/{found[0]['id']}")
-        assert gone.json["state"] == "stopped"
-        assert ((await creating).status, (await creating).code) == (409, "sandbox_stopped")
-        await host.assert_nothing_is_used()
-
-
-async def a_pause_waits(host: Host, sandbox: str) -> None:
-    """For the end of the creation; here it is given up before that."""
-    pausing = asyncio.ensure_future(host.sandboxes.pause(sandbox))
-    await asyncio.sleep(0.02)
-    assert not pausing.done()
-    pausing.cancel()
-    await asyncio.wait([pausing])
-
-
-ACTIONS = ("pause", "resume", "exec", "exec", "set_timeout", "get", "kill", "destroy")
-WEIGHTS = (6, 6, 6, 6, 2, 2, 1, 1)
-
-
-async def act(host: Host, sandbox: str, name: str, chance: random.Random) -> None:
-    await asyncio.sleep(chance.random() * 0.01)
-    match name:
-        case "exec":
-            async with host.sandboxes.use(sandbox) as guest:
-                await guest.call("GET", "/health")
-        case "kill":
-            host.engine.kill(host.engine.machine_of(sandbox), "killed by the test")
-        case "set_timeout":
-            await host.sandboxes.set_timeout(sandbox, 60)
-        case _:
-            await getattr(host.sandboxes, name)(sandbox)
-
-
-@pytest.mark.parametrize("seed", range(12))
-async def test_whatever_comes_together_ends_in_one_legal_state(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
-    async with open_host(tmp_path) as host:
-        made = [await host.create(auto_resume=bool(number % 2)) for number in range(4)]
-        for _ in range(4):
-            names = chance.choices(ACTIONS, WEIGHTS, k=30)
-            doing = [asyncio.ensure_future(act(host, chance.choice(made), name, chance)) for name in names]
-            for task in chance.sample(doing, 5):
-                asyncio.get_running_loop().call_later(chance.random() * 0.01, task.cancel)
-            for outcome in await asyncio.gather(*doing, return_exceptions=True):
-                assert outcome is None or isinstance(outcome, WarrenError | asyncio.CancelledError), outcome
-        await settled(host, made)
-        for sandbox in made:
-            await host.sandboxes.destroy(sandbox, Caller())
-        assert host.engine.saved == set()
-        await host.assert_nothing_is_used()
-
-
-async def settled(host: Host, made: list[str]) -> None:
-    """Every sandbox is in a state that lasts, and uses what belongs to it."""
-    await host.until(lambda: all(not machine.ended.done() for machine in host.engine.machines.values()))
-    await host.sandboxes._turns.all_over()
-    states = [await host.state(sandbox) for sandbox in made]
-    assert set(states) <= {"running", "paused", "stopped", "error"}
-    assert {live.sandbox.id for live in host.sandboxes.machines()} == {
-        sandbox for sandbox, state in zip(made, states, strict=True) if state == "running"
-    }
-    assert len(host.engine.machines) == states.count("running")
-    assert len(host.engine.saved) == states.count("paused")

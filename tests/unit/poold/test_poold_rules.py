@@ -132,6 +132,17 @@ async def test_a_step_that_is_due_and_fails_is_tried_again(
         await host.assert_nothing_is_used()
 
 
+@pytest.mark.parametrize("action", ["pause", "destroy"])
+async def test_what_is_due_while_the_daemon_stops_is_left_to_the_next(tmp_path: Path, action: str) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create(timeout_sec=10, on_timeout=action)
+        host.clock.advance(11)
+        await host.sandboxes.stop()
+        await host.sandboxes._act(sandbox)  # its timer had gone off a moment before
+        assert (await view(host, sandbox))["state"] == "running"
+        assert len(host.engine.machines) == 1
+
+
 # Idleness.
 
 

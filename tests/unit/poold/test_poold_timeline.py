@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poold.sandboxes.timeline import BURST, KEPT_BYTES, PER_SECOND, Allowance, _bounded
-from tests.unit.poold.poold_fake_guest import EVENTS, FakeGuest, refusal
+from tests.unit.poold.poold_fake_guest import EVENTS, FakeGuest, chunk, refusal
 from tests.unit.poold.poold_host import Host, open_host
 
 pytestmark = pytest.mark.usefixtures("nothing_warm", "at_once")
@@ -93,14 +93,9 @@ HOSTILE: dict[str, bytes] = {
     "garbage": b"garbage\r\n\r\n",
     "a refusal": refusal(500, "internal"),
     "no stream": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
-    "an odd event": EVENTS + b"5\r\nxxx\n\n\r\n",
-    "an event without an end": EVENTS + (b"10000\r\n" + b"x" * 65_536 + b"\r\n") * 6,
-    "an event that is too deep": EVENTS
-    + b"bd7\r\nevent: a\ndata: "
-    + b'{"a":' * 500
-    + b"1"
-    + b"}" * 500
-    + b"    \n\n\r\n",
+    "an odd event": EVENTS + chunk(b"xxx\n\n"),
+    "an event without an end": EVENTS + chunk(b"x" * 65_536) * 6,
+    "an event that is too deep": EVENTS + chunk(b"event: a\ndata: " + b'{"a":' * 500 + b"1" + b"}" * 500 + b"\n\n"),
 }
 
 

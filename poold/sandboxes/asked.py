@@ -1,0 +1,33 @@
+"""From a request to the sandbox that it asks for, before anything is done for it."""
+
+from contract.ids import new_id
+from contract.models import Caller, CreateSandbox, Rules, Sandbox, Shape
+from contract.states import State
+from poold.sandboxes.means import Means
+
+
+def shape_of(means: Means, request: CreateSandbox, default_image: str) -> Shape:
+    """What the request says, over what its image says."""
+    image = default_image if request.image is None else request.image
+    defaults = means.images.find(image).defaults
+    return Shape(
+        image=image,
+        vcpus=request.vcpus or defaults.vcpus,
+        memory_mb=request.memory_mb or defaults.memory_mb,
+        disk_mb=request.disk_mb or defaults.disk_mb,
+    )
+
+
+def new_sandbox(means: Means, request: CreateSandbox, shape: Shape, caller: Caller, rules: Rules) -> Sandbox:
+    """A sandbox that is not in the ledger yet."""
+    now_ms = means.sources.now_ms()
+    return Sandbox(
+        id=new_id("sb", means.sources.entropy),
+        state=State.PENDING,
+        shape=shape,
+        metadata=request.metadata,
+        created_ms=now_ms,
+        expires_ms=now_ms + 1000 * rules.timeout_sec,
+        rules=rules,
+        owner=caller.owner,
+    )
