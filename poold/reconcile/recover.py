@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from contract.errors import WarrenError, WrongState
 from contract.models import Caller, Sandbox
 from contract.states import Event
 from poold.engines import Engine
-from poold.errors import GuestError, MachineDied
+from poold.errors import EngineError, GuestError, MachineDied
 from poold.ledger import Ledger, sandboxes
 from poold.link import Guest
 from poold.reconcile.plan import NO_SLOT, Adopt, Plan
@@ -45,10 +45,10 @@ async def clear(todo: Plan, engine: Engine, ledger: Ledger, *, now_ms: int) -> R
     recovery = Recovery(now_ms)
     for machine_id in todo.remove:
         log.warning("removing a machine that nobody has", extra={"machine": machine_id})
-        await engine.destroy(machine_id)
-        recovery.removed.append(machine_id)
+        if await _ended(engine.destroy(machine_id), machine_id):
+            recovery.removed.append(machine_id)
     for machine_id in todo.halt:
-        await engine.halt(machine_id)
+        await _ended(engine.halt(machine_id), machine_id)
     for sandbox in todo.put_back:
         await _move(ledger, sandbox, Event.PUT_BACK, now_ms)
         recovery.undone.append(sandbox.id)
@@ -57,6 +57,16 @@ async def clear(todo: Plan, engine: Engine, ledger: Ledger, *, now_ms: int) -> R
         await _move(ledger, sandbox, Event.FAIL, now_ms, reason=reason)
         recovery.lost.append(sandbox.id)
     return recovery
+
+
+async def _ended(end: Awaitable[None], machine_id: str) -> bool:
+    """Whether a machine could be ended. One that cannot (a process that the kernel holds) must not cost the others."""
+    try:
+        await end
+    except EngineError as error:
+        log.error("a machine of a former daemon cannot be ended", extra={"machine": machine_id, "why": str(error)})
+        return False
+    return True
 
 
 async def _move(ledger: Ledger, sandbox: Sandbox, event: Event, now_ms: int, **changes: Any) -> Sandbox:

@@ -320,6 +320,20 @@ async def test_machines_that_nobody_has_are_removed(tmp_path: Path) -> None:
         assert (list(engine.machines), engine.saved) == ([engine.machine_of(sandbox)], set())
 
 
+async def test_a_machine_that_cannot_be_ended_costs_nobody_else_the_start(tmp_path: Path) -> None:
+    engine, (sandbox,) = await left(tmp_path)
+    engine.saved.add("vm-disk")
+    engine.broken.add("destroy")
+    async with reopen(tmp_path, engine) as host:
+        assert host.services.recovery.removed == []
+        assert engine.saved == {"vm-disk"}
+        engine.broken.clear()
+        assert await host.state(sandbox) == "running"
+        assert host.services.recovery.adopted == [sandbox]
+        engine.saved.clear()
+        await destroy_all(host, sandbox)
+
+
 async def test_events_go_on_where_they_were_without_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("poold.sandboxes.timeline.BEGIN_AFTER_S", 0.0)
     engine = FakeEngine()
