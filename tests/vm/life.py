@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tests.vm.client import Sandbox, until
 
 CLOCK_TOLERANCE_S = 0.5
+ESCAPE = b"\x1b"
 COUNTER = "i=0; while :; do i=$((i+1)); echo $i > count; sleep 0.1; done"
 SERVER = "python3 -m http.server --bind 127.0.0.1 8000"
 IN_THE_BACKGROUND = "setsid nohup {} > /dev/null 2>&1 < /dev/null &"
@@ -13,14 +14,14 @@ IN_THE_BACKGROUND = "setsid nohup {} > /dev/null 2>&1 < /dev/null &"
 
 @dataclass(frozen=True)
 class Life:
-    """A counter, a server, a file, a shell with a variable, and a full-screen program; all of them in one boot."""
+    """A counter, a server, a file, a shell with a variable, an editor with unsaved text; all of them in one boot."""
 
     sandbox: Sandbox
     boot: str
     counter: str
     server: str
     shell: int
-    top: int
+    editor: int
 
     @classmethod
     def begin(cls, sandbox: Sandbox) -> "Life":
@@ -34,16 +35,18 @@ class Life:
             terminal.types(b"mine=kept; cd /tmp; echo ready=$((1 + 1))\n")
             terminal.sees(rb"ready=2")
         with sandbox.terminal() as terminal:
-            top = terminal.told()["pid"]
-            terminal.types(b"exec top -d 1\n")
-            terminal.sees(rb"load average")
+            editor = terminal.told()["pid"]
+            terminal.types(b"exec vim -u NONE -n text\n")
+            terminal.sees(rb"~")
+            terminal.types(b"iunsaved")
+            terminal.sees(rb"unsaved")
         return cls(
             sandbox,
             boot=sandbox.sh("cat /proc/sys/kernel/random/boot_id"),
             counter=_pids(sandbox, "sh -c i=0"),
             server=_pids(sandbox, SERVER),
             shell=shell,
-            top=top,
+            editor=editor,
         )
 
     def assert_goes_on(self) -> None:
@@ -65,12 +68,16 @@ class Life:
             assert terminal.told() == {"type": "start", "pid": self.shell}
             terminal.types(b"echo here=$$ $mine $PWD\n")
             assert terminal.sees(rb"here=(\d+) (\S+) (\S+)").groups() == (str(self.shell).encode(), b"kept", b"/tmp")
-        with self.sandbox.terminal(pid=self.top) as terminal:
-            assert terminal.told() == {"type": "start", "pid": self.top}
-            terminal.types(b"h")
-            terminal.sees(rb"Help for Interactive Commands")
-            terminal.types(b"q")
-            terminal.sees(rb"load average")
+        before = self._text()
+        with self.sandbox.terminal(pid=self.editor) as terminal:
+            assert terminal.told() == {"type": "start", "pid": self.editor}
+            terminal.types(b"!" + ESCAPE + b":w\r" + b"A")
+            until(lambda: self._text() == (before or "unsaved") + "!")
+
+    def _text(self) -> str:
+        """What the editor has saved."""
+        text: str = self.sandbox.run(["cat", "text"])["stdout"].strip()
+        return text
 
 
 def assert_same_time(sandbox: Sandbox) -> None:
