@@ -9,18 +9,22 @@ The ledger says what is true at every moment, also if the daemon is killed there
 
 import asyncio
 import contextlib
+import logging
 from functools import partial
 from typing import Any
 
 from contract.errors import NotFound, WarrenError, WrongState
 from contract.models import Caller, CreateSandbox, Sandbox
 from contract.states import Event, State
-from poold.errors import SandboxPaused
+from poold.errors import EngineError, SandboxPaused
 from poold.ledger import events, sandboxes
+from poold.lifetimes import finish
 from poold.link import Guest
 from poold.pool import Place
 from poold.sandboxes.means import Live, Means
 from poold.steps import Step, Undo, run_steps
+
+log = logging.getLogger("poold.sandboxes")
 
 TELL_EVERY = 0.25  # of a save: how often its progress is an event
 
@@ -77,6 +81,7 @@ async def pause(means: Means, live: Live, caller: Caller, why: str) -> Sandbox:
     tell = _Progress(means, sandbox.id)
 
     async def save() -> None:
+        await engine.discard(machine.id)  # of an earlier pause, if it could not be removed then
         saved.append(await engine.save(machine, tell))
 
     async def write() -> None:
@@ -144,9 +149,14 @@ async def _reopen(means: Means, sandbox: Sandbox, place: Place, caller: Caller) 
     async def tell() -> None:
         guests.append(await means.pool.reopen(place, lambda: means.identity(sandbox.id, sandbox.generation)))
 
-    give_up = _giving_up(means, sandbox, place, caller, "resuming")
-    steps = [Step("tell", tell, give_up), Step("discard", lambda: means.pool.engine.discard(place.machine_id))]
-    await run_steps("resume", sandbox.id, steps)
+    # From here on its process is the truth, and what was saved may go while it wakes.
+    discarding = asyncio.ensure_future(_discard(means, place.machine_id))
+    try:
+        await run_steps(
+            "resume", sandbox.id, [Step("tell", tell, _giving_up(means, sandbox, place, caller, "resuming"))]
+        )
+    finally:
+        await finish(discarding)
     return guests[0]
 
 
@@ -159,6 +169,14 @@ def _giving_up(means: Means, sandbox: Sandbox, place: Place, caller: Caller, doi
         await means.pool.release(place)
 
     return give_up
+
+
+async def _discard(means: Means, machine_id: str) -> None:
+    """Remove the saved state of a machine that goes on. What is left of it goes with the machine."""
+    try:
+        await means.pool.engine.discard(machine_id)
+    except EngineError as error:
+        log.warning("a saved state was not removed", extra={"machine": machine_id, "why": str(error)})
 
 
 class _Progress:

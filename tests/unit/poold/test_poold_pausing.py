@@ -237,14 +237,26 @@ async def test_a_resume_that_cannot_be_written_down_leaves_it_paused(tmp_path: P
 
 async def test_a_machine_that_cannot_go_on_is_given_up(tmp_path: Path) -> None:
     async with open_host(tmp_path) as host:
-        for step in ("resume", "discard"):
-            sandbox = await host.create()
-            await pause(host, sandbox)
-            host.engine.broken.add(step)
-            assert (await resume(host, sandbox)).code == "engine_failed"
-            host.engine.broken.clear()
-            await assert_failed(host, sandbox, step)
+        sandbox = await host.create()
+        await pause(host, sandbox)
+        host.engine.broken.add("resume")
+        assert (await resume(host, sandbox)).code == "engine_failed"
+        host.engine.broken.clear()
+        await assert_failed(host, sandbox, "resume")
         await host.assert_nothing_is_used()
+
+
+async def test_a_saved_state_that_cannot_be_removed_costs_nothing_but_its_room(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create()
+        await pause(host, sandbox)
+        host.engine.broken.add("discard")
+        assert (await resume(host, sandbox)).json["state"] == "running"
+        assert host.engine.saved
+        host.engine.broken.clear()
+        assert (await pause(host, sandbox)).json["state"] == "paused"
+        assert (await resume(host, sandbox)).json["state"] == "running"
+        assert not host.engine.saved
 
 
 @pytest.mark.parametrize("said", [refusal(500, "internal"), b"garbage\r\n\r\n", refusal(409, "already_identified")])
