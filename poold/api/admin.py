@@ -141,7 +141,8 @@ async def audit_rows(request: Request) -> Response:
 async def used(request: Request) -> Response:
     """What each owner has used since the beginning of the records: vCPU-seconds, GiB-seconds, bytes of egress."""
     found = services(request)
-    owner = request.query_params.get("owner")
+    asked = request.query_params.get("owner")
+    owner = None if asked is None else owner_name(asked)
     now_ms = found.sandboxes.now_ms()
     totals = await found.ledger.read(lambda db: usage.totals(db, owner, now_ms=now_ms))
     return json_reply({"at_ms": now_ms, "owners": [total.view() for total in totals]})

@@ -109,7 +109,8 @@ def test_a_full_disk_refuses_writes_and_nothing_else(host: Host, api: Api, neigh
         assert sandbox.put("/workspace/more", b"x" * 100_000).refusal == (507, "disk_full")
         assert is_well(sandbox)
         assert is_well(neighbour)
-        used = sum(path.stat().st_blocks * 512 for path in own_folder(host, sandbox).iterdir())
+        files = [path.stat() for path in own_folder(host, sandbox).iterdir()]
+        used = sum(file.st_blocks * 512 for file in files if file.st_nlink == 1)  # others are shared by all machines
         assert used <= (SMALL_DISK["disk_mb"] + 1) << 20
         sandbox.sh("rm /workspace/fill && echo again > /workspace/more && sync")
 

@@ -21,6 +21,7 @@ OPERATORS: list[tuple[str, str, object, int, str, str | None]] = [
     ("GET", "/admin/events?after=-1", None, 400, "bad_field", "after"),
     ("GET", "/admin/events?limit=0", None, 400, "bad_field", "limit"),
     ("GET", "/admin/events?limit=1001", None, 400, "bad_field", "limit"),
+    ("GET", "/admin/usage?owner=a%20b", None, 400, "bad_field", "owner"),
     ("GET", "/admin/audit?after=x", None, 400, "bad_field", "after"),
     ("GET", "/admin/audit?limit=0", None, 400, "bad_field", "limit"),
     ("GET", "/admin/audit?limit=%C2%B2", None, 400, "bad_field", "limit"),

@@ -350,3 +350,16 @@ async def test_a_full_ledger_lets_the_operator_do_nothing_unrecorded(
             reply = await host.admin(method, path, {})
             assert (reply.status, reply.code) == (503, "ledger_full"), path
         assert (host.sandboxes.is_draining, set(engine.machines)) == (False, before)
+
+
+async def test_what_owners_have_used_is_told(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        made = await host.ask("POST", "/v1/sandboxes", {}, Warren_Owner="ann")
+        await host.ask("POST", "/v1/sandboxes", {}, Warren_Owner="bob")
+        assert (await host.ask("DELETE", f"/v1/sandboxes/{made.json['id']}")).status == 200
+        told = (await host.admin("GET", "/admin/usage")).json
+        assert [total["owner"] for total in told["owners"]] == ["ann", "bob"]
+        (ann,) = (await host.admin("GET", "/admin/usage?owner=ann")).json["owners"]
+        assert (ann["owner"], ann["runs"], ann["egress_bytes"]) == ("ann", 1, 0)
+        assert ann["vcpu_s"] > 0
+        assert ann["gib_s"] == ann["vcpu_s"] / 4  # one vCPU and 256 MiB
