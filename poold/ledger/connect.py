@@ -27,12 +27,18 @@ class Connection(sqlite3.Connection):
     """A connection that remembers to which streams it appended, for those who follow them.
 
     A stream stays in `touched` when its write is rolled back: waking a follower for nothing costs a read, not waking it
-    would cost it the event.
+    would cost it the event. `numbers` has the last number of streams that it appended to: it is the only one that does,
+    so it need not ask again. Whatever is rolled back is rolled back by `take_back`, which forgets them.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.touched: set[str] = set()
+        self.numbers: dict[str, int] = {}
+
+    def take_back(self, statement: str = "ROLLBACK") -> None:
+        self.numbers.clear()
+        self.execute(statement)
 
 
 def open_writer(path: Path) -> Connection:

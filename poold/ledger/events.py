@@ -40,6 +40,7 @@ class Event:
 # Two statements take half the time of one INSERT … SELECT … RETURNING, which puts its rows in a table of its own first.
 NEXT_SEQ = "SELECT coalesce(max(seq), 0) + 1 FROM events WHERE stream = ?"
 APPEND = "INSERT INTO events (stream, seq, at_ms, kind, data, guest_seq) VALUES (?, ?, ?, ?, ?, ?)"
+KNOWN_STREAMS = 10_000  # of which the last number is kept in memory
 KNOWN = "SELECT seq FROM events WHERE stream = ? AND guest_seq = ?"
 COLUMNS = "id, stream, seq, at_ms, kind, data, guest_seq"
 
@@ -59,10 +60,23 @@ def append(
     """
     if guest_seq is not None and (known := db.execute(KNOWN, (stream, guest_seq)).fetchone()) is not None:
         return int(known[0])
-    seq: int = db.execute(NEXT_SEQ, (stream,)).fetchone()[0]
+    seq = _next_seq(db, stream)
     db.execute(APPEND, (stream, seq, at_ms, kind, orjson.dumps(data).decode(), guest_seq))
     if isinstance(db, Connection):
         db.touched.add(stream)
+        db.numbers[stream] = seq
+    return seq
+
+
+def _next_seq(db: sqlite3.Connection, stream: str) -> int:
+    """The writer's own connection knows it of the streams that it wrote to lately."""
+    if isinstance(db, Connection):
+        known = db.numbers.get(stream)
+        if known is not None:
+            return known + 1
+        if len(db.numbers) >= KNOWN_STREAMS:
+            db.numbers.clear()
+    seq: int = db.execute(NEXT_SEQ, (stream,)).fetchone()[0]
     return seq
 
 

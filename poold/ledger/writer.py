@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from poold.errors import LedgerError, LedgerFull
 from poold.ledger.connect import Connection
 
 Work = Callable[[sqlite3.Connection], Any]
+Write = tuple[Work, "asyncio.Future[Any]", bool]  # who is to be told, and whether it has to be on disk before
 Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
 Observe = Callable[[float, int], None]
 Wake = Callable[[set[str]], None]
@@ -24,14 +25,6 @@ MAX_GROUP = 256  # writes that share one commit; more would only make the first 
 # After these SQLite may have taken the whole transaction back, so the whole group has to go.
 SHARED = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CORRUPT})
 NO_ROOM_BYTES = 1 << 20  # a disk with less than this has failed because it is full, whatever it says
-
-
-class Write(NamedTuple):
-    """One write that waits for its turn, and who is to be told."""
-
-    work: Work
-    done: "asyncio.Future[Any]"
-    durable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +60,7 @@ class Writer:
 
     def submit(self, work: Work, *, durable: bool) -> "asyncio.Future[Any]":
         done: asyncio.Future[Any] = self._loop.create_future()
-        self._queue.put(Write(work, done, durable))
+        self._queue.put((work, done, durable))
         return done
 
     def _write_all(self) -> None:
@@ -91,15 +84,15 @@ class Writer:
         db.touched = set()
         began = time.perf_counter()
         try:
-            self._flush_when(any(write.durable for write in group))
+            self._flush_when(any(durable for _, _, durable in group))
             # A savepoint for each write costs as much as the write: SQLite copies every page that it touches. So there
             # are some only in a group in which one failed half-way.
             outcomes = _together(db, group) or _apart(db, group)
             db.execute("COMMIT")
         except BaseException as error:
             with contextlib.suppress(sqlite3.Error):
-                db.execute("ROLLBACK")
-            outcomes = [(write.done, None, self._fault(error)) for write in group]
+                db.take_back()
+            outcomes = [(done, None, self._fault(error)) for _, done, _ in group]
         return Committed(outcomes, db.touched, time.perf_counter() - began)
 
     def _flush_when(self, durable: bool) -> None:
@@ -142,17 +135,17 @@ def _together(db: Connection, group: list[Write]) -> list[Outcome] | None:
     """Run all of a group in one transaction, or change nothing and return None: one failed half-way."""
     outcomes: list[Outcome] = []
     db.execute("BEGIN IMMEDIATE")
-    for write in group:
+    for work, done, _ in group:
         changes = db.total_changes
         try:
-            outcomes.append((write.done, write.work(db), None))
+            outcomes.append((done, work(db), None))
         except BaseException as error:
             if _is_shared(db, error):
                 raise
             if db.total_changes != changes:
-                db.execute("ROLLBACK")
+                db.take_back()
                 return None
-            outcomes.append((write.done, None, _translated(error)))  # refused before it changed anything
+            outcomes.append((done, None, _translated(error)))  # refused before it changed anything
     return outcomes
 
 
@@ -163,17 +156,18 @@ def _apart(db: Connection, group: list[Write]) -> list[Outcome]:
 
 
 def _in_savepoint(db: Connection, write: Write) -> Outcome:
+    work, done, _ = write
     db.execute("SAVEPOINT one")
     try:
-        result = write.work(db)
+        result = work(db)
     except BaseException as error:
         if _is_shared(db, error):
             raise
-        db.execute("ROLLBACK TO one")
+        db.take_back("ROLLBACK TO one")
         db.execute("RELEASE one")
-        return write.done, None, _translated(error)
+        return done, None, _translated(error)
     db.execute("RELEASE one")
-    return write.done, result, None
+    return done, result, None
 
 
 def _is_shared(db: Connection, error: BaseException) -> bool:

@@ -29,7 +29,7 @@ from poold.engines.qemu.argv import Accel
 from poold.images import Image, Images
 from poold.link import Guest
 from poold.net import Slots, open_slots
-from poold.pool import Pool
+from poold.pool import Places, Pool
 from tests.bench.host import IMAGES, Host, open_host
 
 ROUNDS = 40
@@ -58,9 +58,8 @@ class Bare:
         self.accel, self.image, self.slots = accel, image, slots
         self.engine = self.new_engine(folder)
         images = Images(IMAGES)
-        self.pool = Pool(
-            self.engine, images, slots, sizes={}, memory_budget_mb=1 << 20, new_machine_id=lambda: "unused"
-        )
+        places = Places(slots, memory_budget_mb=1 << 20, new_machine_id=lambda: "unused")
+        self.pool = Pool(self.engine, images, places, sizes={})
         self.snapshots: dict[str, Snapshot] = {}
 
     def new_engine(self, folder: Path) -> QemuEngine:

@@ -2,7 +2,9 @@
 
 python -m tests.bench.bench_ledger [folder]
 
-The folder says which disk is measured; without one it is the repository's `build`.
+The folder says which disk is measured; without one it is the repository's `build`. The bare side writes the same rows
+in the same groups: `ledger_vs_sqlite` is against one that asks SQLite for each row's number in its stream, as whoever has
+no ledger must, and `ledger_vs_inserts` against one that is told the numbers and only inserts.
 """
 
 import asyncio
@@ -78,15 +80,18 @@ def bare_sqlite(path: Path) -> Iterator[sqlite3.Connection]:
         db.close()
 
 
-def bare_s(db: sqlite3.Connection, groups: list[int]) -> float:
-    """Seconds for the same rows in the same groups, in a plain loop."""
+def bare_s(db: sqlite3.Connection, groups: list[int], numbers: dict[str, int] | None = None) -> float:
+    """Seconds for the same rows in the same groups, in a plain loop. `numbers`: the last of each stream, if known."""
     writers = cycle(range(WRITERS))
     began = time.perf_counter()
     for number, size in enumerate(groups):
         db.execute("BEGIN IMMEDIATE")
         for _ in range(size):
             stream = stream_of(next(writers))
-            (seq,) = db.execute(events.NEXT_SEQ, (stream,)).fetchone()
+            if numbers is None:
+                (seq,) = db.execute(events.NEXT_SEQ, (stream,)).fetchone()
+            else:
+                seq = numbers[stream] = numbers.get(stream, 0) + 1
             db.execute(events.APPEND, (stream, seq, number, "output", orjson.dumps(DATA).decode(), None))
         db.execute("COMMIT")
     return time.perf_counter() - began
@@ -120,13 +125,15 @@ def populate(db: sqlite3.Connection) -> None:
 async def measure(folder: Path) -> None:
     groups: list[int] = []
     acks: list[float] = []
-    ours, bare, moves = [], [], []
-    with bare_sqlite(folder / "bare.db") as db:
+    ours, bare, inserts, moves = [], [], [], []
+    numbers: dict[str, int] = {}
+    with bare_sqlite(folder / "bare.db") as db, bare_sqlite(folder / "inserts.db") as inserting:
         async with Ledger.open(folder / "events.db", observe=lambda _s, size: groups.append(size)) as ledger:
             for _ in range(ROUNDS):
                 groups.clear()
                 ours.append(await all_writers(lambda writer: appending(ledger, writer, acks)))
                 bare.append(bare_s(db, groups))
+                inserts.append(bare_s(inserting, groups, numbers))
     async with Ledger.open(folder / "moves.db") as ledger:
         await ledger.write(populate)
         for _ in range(ROUNDS):
@@ -136,6 +143,7 @@ async def measure(folder: Path) -> None:
     print(f"ledger_events_per_s={per_round / statistics.median(ours):.0f}")
     print(f"sqlite_events_per_s={per_round / statistics.median(bare):.0f}")
     print(f"ledger_vs_sqlite={statistics.median(b / a for a, b in zip(ours, bare, strict=True)):.2f}")
+    print(f"ledger_vs_inserts={statistics.median(b / a for a, b in zip(ours, inserts, strict=True)):.2f}")
     print(f"ledger_moves_per_s={per_round / statistics.median(moves):.0f}")
     print(f"ledger_ack_ms_p50={percentile(acks, 0.5) * 1e3:.2f}")
     print(f"ledger_ack_ms_p99={percentile(acks, 0.99) * 1e3:.2f}")
