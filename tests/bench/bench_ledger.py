@@ -3,8 +3,8 @@
 python -m tests.bench.bench_ledger [folder]
 
 The folder says which disk is measured; without one it is the repository's `build`. The bare side writes the same rows
-in the same groups: `ledger_vs_sqlite` is against one that asks SQLite for each row's number in its stream, as whoever has
-no ledger must, and `ledger_vs_inserts` against one that is told the numbers and only inserts.
+in the same groups: `ledger_vs_sqlite` is against one that asks SQLite for each row's number in its stream, as whoever
+has no ledger must, and `ledger_vs_inserts` against one that is told the numbers and only inserts.
 """
 
 import asyncio
