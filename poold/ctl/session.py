@@ -77,7 +77,8 @@ class Session:
                 told = os.read(wait, 64)
                 if ENDED in told:
                     return False
-                self._resize(*terminal_size())
+                if RESIZED in told:
+                    self._resize(*terminal_size())
             if KEYBOARD in ready:
                 typed = os.read(KEYBOARD, PIECE_BYTES)
                 before, found, _ = typed.partition(self._detach) if self._detach else (typed, b"", b"")
@@ -153,8 +154,12 @@ def _raw_terminal(modes: Modes) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _resizes_told(wake: int) -> Iterator[None]:
+    # Any signal wakes who waits: one that comes just before the wait would else be heard only after it.
+    os.set_blocking(wake, False)
+    before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     kept = signal.signal(signal.SIGWINCH, lambda *_: os.write(wake, RESIZED))
     try:
         yield
     finally:
         signal.signal(signal.SIGWINCH, kept)
+        signal.set_wakeup_fd(before)
