@@ -172,7 +172,7 @@ class Sandbox:
     rules: Rules
     owner: str = LOCAL_OWNER
     started_ms: int | None = None
-    paused_ms: int | None = None  # since when, while it is paused
+    paused_ms: int | None = None  # since when, until it runs again or has ended
     ended_ms: int | None = None
     machine: str | None = None
     generation: int = 0  # how often its machine was told who it is

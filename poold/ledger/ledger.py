@@ -56,9 +56,7 @@ class Ledger:
         what the next start of the host would find out by itself. On a full disk this raises `LedgerFull`; nothing of
         the write is kept then, and nothing that was acknowledged is lost.
         """
-        if self._closed:
-            self._must_be_open()
-        return await self._writer.submit(work, durable=durable)  # type: ignore[no-any-return]
+        return await self.submit(work, durable=durable)
 
     def submit(self, work: Callable[[sqlite3.Connection], T], *, durable: bool = True) -> "asyncio.Future[T]":
         """As `write`, for a caller who has something else to do meanwhile. Writes happen in the order of the calls."""

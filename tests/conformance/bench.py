@@ -121,6 +121,14 @@ class Bench:
         finally:
             guest.close()
 
+    async def answers(self, machine: Machine, *, within_s: float) -> bool:
+        async with self.guest(machine) as guest:
+            try:
+                await guest.call("GET", "/health", limit_s=within_s)
+            except GuestError:
+                return False
+            return True
+
     def broken(self) -> tuple[Engine, Image]:
         """An engine and an image with which no machine comes up: its first process ends at once."""
         if self.name == QEMU:

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from poold.engines import Found, Machine
-from poold.errors import EngineError, GuestError
+from poold.errors import EngineError
 from tests.conformance.bench import LIMIT_S, QEMU, Bench, new_id, until
 
 COUNT = "i=0; while :; do i=$((i+1)); echo $i > count; sleep 0.02; done"
@@ -18,15 +18,6 @@ def _next_daemon(bench: Bench) -> None:
     """The former one has gone without a farewell: its machines go on, its connections end."""
     bench.engine.close()
     bench.engine = bench.open_engine()
-
-
-async def _answers(bench: Bench, machine: Machine, *, within_s: float) -> bool:
-    async with bench.guest(machine) as guest:
-        try:
-            await guest.call("GET", "/health", limit_s=within_s)
-        except GuestError:
-            return False
-        return True
 
 
 async def _counts(bench: Bench, machine: Machine) -> None:
@@ -44,7 +35,7 @@ async def test_a_running_machine_is_taken_over_with_all_that_runs_in_it(bench: B
         assert await bench.sh(adopted, "cat file") == (0, "mine\n")
         await _counts(bench, adopted)
         await bench.engine.pause(adopted)
-        assert not await _answers(bench, adopted, within_s=0.3)
+        assert not await bench.answers(adopted, within_s=0.3)
         await bench.engine.resume(adopted)
         await _counts(bench, adopted)
         await bench.engine.destroy(adopted.id)
@@ -59,7 +50,7 @@ async def test_a_paused_machine_is_taken_over_paused(bench: Bench) -> None:
         await bench.engine.pause(machine)
         _next_daemon(bench)
         adopted = await bench.engine.adopt(machine.id, machine.slot)
-        assert not await _answers(bench, adopted, within_s=0.3)
+        assert not await bench.answers(adopted, within_s=0.3)
         await bench.engine.resume(adopted)
         await _counts(bench, adopted)
 

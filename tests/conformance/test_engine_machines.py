@@ -12,27 +12,18 @@ import pytest
 
 from poold.commands import Output, run
 from poold.engines import Machine
-from poold.errors import EngineError, GuestError
+from poold.errors import EngineError
 from tests.conformance.bench import LIMIT_S, QEMU, Bench, new_id, until
 from tests.conformance.cancelling import cancelled_at, places
 
 COUNT = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done"
 
 
-async def _answers(bench: Bench, machine: Machine, *, within_s: float) -> bool:
-    async with bench.guest(machine) as guest:
-        try:
-            await guest.call("GET", "/health", limit_s=within_s)
-        except GuestError:
-            return False
-        return True
-
-
 async def test_a_restored_machine_is_paused_and_answers_once_resumed(bench: Bench) -> None:
     async with bench.machine(running=False) as machine:
-        assert not await _answers(bench, machine, within_s=0.3)
+        assert not await bench.answers(machine, within_s=0.3)
         await bench.engine.resume(machine)
-        assert await _answers(bench, machine, within_s=LIMIT_S)
+        assert await bench.answers(machine, within_s=LIMIT_S)
 
 
 async def test_what_was_asked_of_a_paused_machine_is_answered_once_resumed(bench: Bench) -> None:
@@ -105,14 +96,14 @@ async def test_pausing_twice_and_resuming_twice_changes_nothing(bench: Bench) ->
         await counter.more()
         await bench.engine.resume(machine)
         await counter.more()
-        assert await _answers(bench, machine, within_s=LIMIT_S)
+        assert await bench.answers(machine, within_s=LIMIT_S)
 
 
 async def test_pauses_and_resumes_at_the_same_time_end_with_the_last(bench: Bench) -> None:
     async with bench.machine() as machine:
         pause, resume = bench.engine.pause, bench.engine.resume
         await asyncio.gather(*(change(machine) for change in (pause, resume, pause, pause, resume)))
-        assert await _answers(bench, machine, within_s=LIMIT_S)
+        assert await bench.answers(machine, within_s=LIMIT_S)
 
 
 async def test_what_a_machine_stopped_itself_stays_stopped_when_it_is_resumed(bench: Bench) -> None:
@@ -161,7 +152,7 @@ async def test_a_restore_cancelled_at_any_wait_leaves_nothing_and_the_slot_usabl
     assert place > 3
     assert machine is not None
     await bench.engine.resume(machine)
-    assert await _answers(bench, machine, within_s=LIMIT_S)
+    assert await bench.answers(machine, within_s=LIMIT_S)
     await bench.engine.destroy(machine.id)
 
 
