@@ -44,8 +44,8 @@ up: images  ## start poold in the background, with warm machines
 down:  ## stop all that `make up` started
 	@if [ -x $(PY) ]; then $(PY) -m poold.dev down; fi
 
-test: images  ## every test, with real microVMs
-	@$(PY) -m pytest
+test: images  ## every test, with real microVMs (those without run beside them)
+	@$(PY) -m tests
 
 test-unit: .venv/.installed  ## the tests that need no microVM
 	@$(PY) -m pytest tests/unit

@@ -218,7 +218,7 @@ class TestTerminal:
         pane.line("sleep 4321; echo status=$?")
         until(lambda: box.run(["pgrep", "-x", "-f", "sleep 4321"])["exit_code"] == 0)
         pane.keys("C-c")
-        pane.shows(r"\^C")
+        pane.shows(r"status=\$\?\n(?:\^C)?\n?\S+:/workspace\$$")  # "^C" itself is flushed away if the shell is quick
         pane.line("echo still=$((1 + 1))")
         pane.shows(r"^still=2$")
         assert box.run(["pgrep", "-x", "-f", "sleep 4321"])["exit_code"] == 1
