@@ -66,11 +66,29 @@ class NotFound(CallerError):
     code = "not_found"
 
 
+class NotMine(NotFound):
+    """This host has never had it. Another may."""
+
+    code = "not_mine"
+
+
 class WrongState(CallerError):
     """What was asked for is not possible in the state that the thing is in. Nothing was changed."""
 
     status = 409
     code = "wrong_state"
+
+
+class PoolExhausted(CapacityError):
+    """The owner has all that its pools allow. `used`, `allowed` and `asked` say how much of what."""
+
+    status = 429
+    code = "pool_exhausted"
+
+
+class RateLimited(CapacityError):
+    status = 429
+    code = "rate_limited"
 
 
 class TooLarge(CallerError):

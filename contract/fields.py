@@ -8,6 +8,8 @@
 `end` refuses what nobody asked for: a misspelt field must not be silently ignored.
 """
 
+import re
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -21,8 +23,9 @@ REQUIRED: Any = object()
 class Fields:
     """The fields of one JSON object, each read once."""
 
-    def __init__(self, values: dict[str, Any]) -> None:
+    def __init__(self, values: dict[str, Any], within: str = "") -> None:
         self._left = dict(values)
+        self._within = within  # the names of the objects around this one
 
     @classmethod
     def parse(cls, body: bytes) -> "Fields":
@@ -46,49 +49,98 @@ class Fields:
         if value is not None:
             return value
         if default is REQUIRED:
-            raise BadField(name, None, "is required")
+            raise BadField(self._within + name, None, "is required")
         return default
 
-    def integer(self, name: str, *, low: int, high: int, default: Any = REQUIRED) -> int:
+    def integer(self, name: str, *, low: int, high: int, step: int = 1, default: Any = REQUIRED) -> int:
         value = self.raw(name, default)
         if value is default:
             return value  # type: ignore[no-any-return]
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise BadField(name, value, f"must be a whole number from {low} to {high}")
+            raise BadField(self._within + name, value, f"must be a whole number from {low} to {high}")
+        if value % step:
+            raise BadField(self._within + name, value, f"must be a multiple of {step}")
         return value
 
-    def text(self, name: str, *, max_chars: int, default: Any = REQUIRED) -> str:
+    def text(
+        self,
+        name: str,
+        *,
+        max_chars: int,
+        default: Any = REQUIRED,
+        pattern: str | None = None,
+        choices: Sequence[str] = (),
+    ) -> str:
+        """`pattern` is what the whole text must be; `choices` are all that it may be."""
         value = self.raw(name, default)
         if value is default:
             return value  # type: ignore[no-any-return]
-        return _checked_text(name, value, max_chars)
+        text = _checked_text(self._within + name, value, max_chars)
+        if pattern is not None and not re.fullmatch(pattern, text):
+            raise BadField(self._within + name, value, f"must match {pattern}")
+        return _one_of(self._within + name, text, choices)
 
-    def flag(self, name: str, *, default: bool) -> bool:
+    def flag(self, name: str, *, default: Any = REQUIRED) -> bool:
         value = self.raw(name, default)
+        if value is default:
+            return value  # type: ignore[no-any-return]
         if not isinstance(value, bool):
-            raise BadField(name, value, "must be true or false")
+            raise BadField(self._within + name, value, "must be true or false")
         return value
 
     def texts(self, name: str, *, max_chars: int, max_count: int) -> dict[str, str]:
         """An object whose values are all strings; empty when absent."""
         value = self.raw(name, {})
         if not isinstance(value, dict) or len(value) > max_count:
-            raise BadField(name, value, f"must be an object with at most {max_count} entries")
+            raise BadField(self._within + name, value, f"must be an object with at most {max_count} entries")
         for key, item in value.items():
-            _checked_text(f"{name}.{key}", key, max_chars)
-            _checked_text(f"{name}.{key}", item, max_chars)
+            _checked_text(f"{self._within}{name}.{key}", key, max_chars)
+            _checked_text(f"{self._within}{name}.{key}", item, max_chars)
         return value
 
-    def text_list(self, name: str, *, max_chars: int, max_count: int) -> list[str]:
+    def text_list(self, name: str, *, max_chars: int, max_count: int, choices: Sequence[str] = ()) -> list[str]:
         value = self.raw(name, [])
         if not isinstance(value, list) or len(value) > max_count:
-            raise BadField(name, value, f"must be a list of at most {max_count} strings")
-        return [_checked_text(f"{name}[{i}]", item, max_chars) for i, item in enumerate(value)]
+            raise BadField(self._within + name, value, f"must be a list of at most {max_count} strings")
+        named = [(f"{self._within}{name}[{i}]", item) for i, item in enumerate(value)]
+        return [_one_of(which, _checked_text(which, item, max_chars), choices) for which, item in named]
+
+    def line_or_list(self, name: str, *, max_chars: int, max_count: int) -> str | list[str]:
+        """A line of text, or a list of words of which the first is not empty."""
+        value = self.raw(name)
+        if isinstance(value, str):
+            if not value.strip():
+                raise BadField(self._within + name, value, "must not be empty")
+            return _checked_text(self._within + name, value, max_chars)
+        words = Fields({name: value}, self._within).text_list(name, max_chars=max_chars, max_count=max_count)
+        if not words or not words[0]:
+            raise BadField(self._within + name, value, "must be a command line or a list that starts with a program")
+        return words
+
+    def inner(self, name: str) -> "Fields":
+        """The fields of an object in this one; none when it is absent."""
+        value = self.raw(name, {})
+        if not isinstance(value, dict):
+            raise BadField(self._within + name, value, "must be an object")
+        return Fields(value, f"{self._within}{name}.")
+
+    def inner_list(self, name: str, *, max_count: int) -> "list[Fields]":
+        """The fields of each object in a list; none when it is absent."""
+        value = self.raw(name, [])
+        if not isinstance(value, list) or len(value) > max_count or not all(isinstance(item, dict) for item in value):
+            raise BadField(self._within + name, value, f"must be a list of at most {max_count} objects")
+        return [Fields(item, f"{self._within}{name}[{i}].") for i, item in enumerate(value)]
 
     def end(self) -> None:
         """Every field has been read, or this raises."""
         for name, value in self._left.items():
-            raise BadField(name, value, "is not a field of this request")
+            raise BadField(self._within + name, value, "is not a field of this request")
+
+
+def _one_of(name: str, text: str, choices: Sequence[str]) -> str:
+    if choices and text not in choices:
+        raise BadField(name, text, f"must be one of {', '.join(choices)}")
+    return text
 
 
 def _checked_text(name: str, value: object, max_chars: int) -> str:

@@ -80,15 +80,12 @@ class RulesAsked:
 
     @classmethod
     def read(cls, fields: Fields) -> "RulesAsked":
-        on_timeout = fields.text("on_timeout", max_chars=16, default=None)
-        if on_timeout not in (None, "pause", "destroy"):
-            raise BadField("on_timeout", on_timeout, "must be pause or destroy")
         return cls(
             timeout_sec=fields.integer("timeout_sec", low=1, high=MAX_TIMEOUT_S, default=None),
-            on_timeout=on_timeout,
+            on_timeout=fields.text("on_timeout", max_chars=16, choices=("pause", "destroy"), default=None),
             idle_sec=fields.integer("idle_sec", low=1, high=MAX_TIMEOUT_S, default=None),
             paused_sec=fields.integer("paused_sec", low=1, high=MAX_TIMEOUT_S, default=None),
-            auto_resume=fields.flag("auto_resume", default=False) if fields.has("auto_resume") else None,
+            auto_resume=fields.flag("auto_resume", default=None),
         )
 
     def over(self, base: Rules) -> Rules:
@@ -118,17 +115,22 @@ class CreateSandbox:
     @classmethod
     def parse(cls, body: bytes, limits: ShapeLimits) -> "CreateSandbox":
         fields = Fields.parse(body)
-        request = cls(
+        request = cls.read(fields, limits)
+        fields.end()
+        return request
+
+    @classmethod
+    def read(cls, fields: Fields, limits: ShapeLimits) -> "CreateSandbox":
+        # Sizes come in steps, because each combination of sizes has a snapshot of its own.
+        return cls(
             image=fields.text("image", max_chars=64, default=None),
             vcpus=fields.integer("vcpus", low=1, high=limits.vcpus, default=None),
-            memory_mb=_step("memory_mb", fields.integer("memory_mb", low=128, high=limits.memory_mb, default=None)),
-            disk_mb=_step("disk_mb", fields.integer("disk_mb", low=128, high=limits.disk_mb, default=None)),
+            memory_mb=fields.integer("memory_mb", low=128, high=limits.memory_mb, step=64, default=None),
+            disk_mb=fields.integer("disk_mb", low=128, high=limits.disk_mb, step=64, default=None),
             rules=RulesAsked.read(fields),
             env=_environment(fields),
             metadata=fields.texts("metadata", max_chars=MAX_METADATA_CHARS, max_count=MAX_METADATA),
         )
-        fields.end()
-        return request
 
 
 @dataclass(frozen=True)
@@ -145,18 +147,22 @@ class Exec:
     @classmethod
     def parse(cls, body: bytes) -> "Exec":
         fields = Fields.parse(body)
+        request = cls.read(fields)
+        fields.end()
+        return request
+
+    @classmethod
+    def read(cls, fields: Fields) -> "Exec":
         stdin = fields.text("stdin", max_chars=MAX_STDIN_CHARS, default=None)
         timeout_sec = fields.integer("timeout_sec", low=1, high=MAX_TIMEOUT_S, default=None)
-        request = cls(
+        return cls(
             argv=_argv(fields),
             env=_environment(fields),
             cwd=fields.text("cwd", max_chars=MAX_PATH_BYTES, default=None),
-            user=user_name(fields.text("user", max_chars=32, default=None)),
+            user=user_name(fields.text("user", max_chars=32, pattern=USER_NAME.pattern, default=None)),
             stdin=None if stdin is None else stdin.encode(),
             timeout_ms=None if timeout_sec is None else timeout_sec * 1000,
         )
-        fields.end()
-        return request
 
 
 @dataclass(frozen=True)
@@ -228,13 +234,6 @@ def user_name(name: str | None) -> str | None:
     return name
 
 
-def _step(name: str, value: int | None) -> int | None:
-    """Sizes come in steps, because each combination of sizes has a snapshot of its own."""
-    if value is not None and value % 64:
-        raise BadField(name, value, "must be a multiple of 64")
-    return value
-
-
 def _environment(fields: Fields) -> dict[str, str]:
     env = fields.texts("env", max_chars=MAX_ENV_CHARS, max_count=MAX_ENV)
     for name in env:
@@ -244,13 +243,5 @@ def _environment(fields: Fields) -> dict[str, str]:
 
 
 def _argv(fields: Fields) -> list[str]:
-    cmd = fields.raw("cmd")
-    if isinstance(cmd, str):
-        command_line = Fields({"cmd": cmd}).text("cmd", max_chars=MAX_ARG_CHARS)
-        if not command_line.strip():
-            raise BadField("cmd", cmd, "must not be empty")
-        return ["/bin/bash", "-lc", command_line]
-    argv = Fields({"cmd": cmd}).text_list("cmd", max_chars=MAX_ARG_CHARS, max_count=MAX_ARGS)
-    if not argv or not argv[0]:
-        raise BadField("cmd", cmd, "must be a command line or a list that starts with a program")
-    return argv
+    cmd = fields.line_or_list("cmd", max_chars=MAX_ARG_CHARS, max_count=MAX_ARGS)
+    return ["/bin/bash", "-lc", cmd] if isinstance(cmd, str) else cmd

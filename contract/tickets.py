@@ -1,0 +1,177 @@
+"""Tickets: what a gateway tells a host about who asks and what they may do, signed and valid for a short time.
+
+A host believes a ticket and nothing else. It names the host, so it is of no use to another; the owner; what may be done
+(`access`) and to which sandbox; and, where quotas are checked, what the owner may have.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import orjson
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+
+from contract.errors import CallerError
+from contract.keys import Pools
+
+HEADER = "warren-ticket"
+VERSION = "wt1"
+LIFE_MS = 60_000
+SKEW_MS = 5_000  # by which two machines' clocks may differ
+MAX_CHARS = 2048
+MAX_KEYS = 8  # public keys that a host takes tickets of: two while the gateways' key is being replaced
+
+
+class Access(StrEnum):
+    """The class of what may be done. Each is a door of its own: none includes another."""
+
+    READ = "read"  # look at a sandbox, or list the owner's
+    WRITE = "write"  # make, use, change and end a sandbox
+    ATTACH = "attach"  # one terminal connection, once, by whoever holds the ticket
+    PORT = "port"  # connections to a port of a sandbox; without an owner, only to a port that is public
+    HOST = "host"  # what gateways ask of a host for themselves: its record, reservations
+    ADMIN = "admin"  # what only the operator may: every owner's sandboxes, metrics
+
+
+@dataclass(frozen=True)
+class Ticket:
+    host: str
+    owner: str
+    access: Access
+    sandbox: str | None  # the only one that it is good for; None: for requests that name none
+    expires_ms: int
+    nonce: str
+    pools: Pools | None = None  # what the owner may have, where that is asked
+
+
+class BadTicket(CallerError):
+    """The request has no ticket, or none that is good for it."""
+
+    status = 401
+    code = "bad_ticket"
+
+
+class Signer:
+    """Writes tickets. A gateway has one."""
+
+    def __init__(self, private_pem: bytes, *, now_ms: Callable[[], int], nonce: Callable[[], str]) -> None:
+        key = load_pem_private_key(private_pem, None)
+        if not isinstance(key, Ed25519PrivateKey):
+            raise ValueError("the key for tickets must be an Ed25519 private key in PEM")
+        self._key = key
+        self._now_ms = now_ms
+        self._nonce = nonce
+
+    def sign(
+        self,
+        host: str,
+        owner: str,
+        access: Access,
+        sandbox: str | None = None,
+        *,
+        pools: Pools | None = None,
+        life_ms: int = LIFE_MS,
+    ) -> str:
+        ticket = Ticket(host, owner, access, sandbox, self._now_ms() + life_ms, self._nonce(), pools)
+        payload = _text(orjson.dumps(asdict(ticket)))
+        return f"{VERSION}.{payload}.{_text(self._key.sign(_signed(payload)))}"
+
+
+class Verifier:
+    """Reads tickets that are meant for one host. Of those that it found good it remembers the last ones."""
+
+    REMEMBERED = 4096
+
+    def __init__(
+        self, host: str, public_pems: Iterable[bytes], *, now_ms: Callable[[], int], life_ms: int = LIFE_MS
+    ) -> None:
+        self._host = host
+        self._life_ms = life_ms
+        self._keys = [_public(pem) for pem in public_pems][:MAX_KEYS]
+        self._now_ms = now_ms
+        self._good: dict[str, Ticket] = {}
+
+    def verify(self, text: str | None) -> Ticket:
+        """The ticket, or `BadTicket` with what is wrong with it."""
+        if not text:
+            raise BadTicket(f"this needs a ticket in the header {HEADER}; clients talk to a gateway")
+        ticket = self._good.get(text)
+        if ticket is None:
+            ticket = self._read(text)
+        if ticket.expires_ms <= self._now_ms() - SKEW_MS:
+            self._good.pop(text, None)
+            raise BadTicket("the ticket has expired", expired_ms=ticket.expires_ms)
+        if ticket.expires_ms > self._now_ms() + self._life_ms + SKEW_MS:
+            raise BadTicket("the ticket is valid for too long: are the clocks of gateway and host right?")
+        return ticket
+
+    def _read(self, text: str) -> Ticket:
+        version, _, rest = text.partition(".")
+        payload, _, signature = rest.partition(".")
+        if len(text) > MAX_CHARS or version != VERSION or not self._is_signed(payload, signature):
+            raise BadTicket("the ticket is not signed by a gateway of this cluster")
+        ticket = _ticket(orjson.loads(_bytes(payload)))
+        if ticket.host != self._host:
+            raise BadTicket(f"the ticket is for another host than {self._host}")
+        if len(self._good) >= self.REMEMBERED:
+            self._good.clear()
+        self._good[text] = ticket
+        return ticket
+
+    def _is_signed(self, payload: str, signature: str) -> bool:
+        for key in self._keys:
+            try:
+                key.verify(_bytes(signature), _signed(payload))
+            except (InvalidSignature, ValueError):
+                continue
+            return True
+        return False
+
+
+class Used:
+    """The nonces of tickets that are good once. One is remembered for as long as its ticket could come again."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._until: dict[str, int] = {}
+
+    def use(self, ticket: Ticket) -> None:
+        now_ms = self._now_ms()
+        if ticket.nonce in self._until:
+            raise BadTicket("the ticket was used before; ask for another")
+        self._until = {nonce: until for nonce, until in self._until.items() if until > now_ms}
+        self._until[ticket.nonce] = ticket.expires_ms + SKEW_MS
+
+
+def _ticket(values: dict[str, Any]) -> Ticket:
+    ticket = Ticket(**values)
+    pools = None if values["pools"] is None else Pools(**values["pools"])
+    return replace(ticket, access=Access(ticket.access), pools=pools)
+
+
+def _public(pem: bytes) -> Ed25519PublicKey:
+    key = load_pem_public_key(pem)
+    if not isinstance(key, Ed25519PublicKey):
+        raise ValueError("a key for tickets must be an Ed25519 public key in PEM")
+    return key
+
+
+def _signed(payload: str) -> bytes:
+    """What the signature covers: nothing else that this key may ever sign begins like this."""
+    return b"warren ticket " + payload.encode()
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"not base64: {error}") from None
