@@ -1,0 +1,25 @@
+"""What can go wrong between a client and a host, beside what the contract knows."""
+
+from contract.errors import CapacityError, FaultError
+
+
+class ConfigError(FaultError):
+    """The environment asks for what cannot be. Names the variable and the value."""
+
+
+class HostUnreachable(CapacityError):
+    """The host could not be reached, or broke off before it answered. Whether it did what was asked is not known."""
+
+    status = 503
+    code = "host_unreachable"
+
+    def __init__(self, message: str, *, sent: bool = True, retry_after_s: int = 1) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.sent = sent  # the host may have heard the request
+
+
+class HostBroken(FaultError):
+    """The host answered with what is not HTTP, or with more than is allowed."""
+
+    status = 502
+    code = "bad_host_reply"
