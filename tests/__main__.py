@@ -1,4 +1,4 @@
-"""Every test: those with microVMs and, beside them, those without, which mostly wait. `make test` runs this."""
+"""Every test: those of the whole daemon with microVMs and, beside them, all others. `make test` runs this."""
 
 import signal
 import subprocess
@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-MACHINES = ("tests/conformance", "tests/vm", "tests/faults")
-ALL_ELSE = ("tests/unit", "tests/structure")
+MACHINES = ("tests/vm", "tests/faults")
+ALL_ELSE = ("tests/unit", "tests/structure", "tests/conformance")
 
 
 def main() -> int:
