@@ -1,6 +1,6 @@
 """What can go wrong between a client and a host, beside what the contract knows."""
 
-from contract.errors import CapacityError, FaultError
+from contract.errors import CallerError, CapacityError, FaultError
 
 
 class ConfigError(FaultError):
@@ -23,3 +23,23 @@ class HostBroken(FaultError):
 
     status = 502
     code = "bad_host_reply"
+
+
+class BadBody(CallerError):
+    """The client's body broke off, or is not framed as HTTP says. Nothing was passed on behind that."""
+
+    code = "bad_body"
+
+
+class SlowBody(CallerError):
+    """The client sent nothing of its body for too long."""
+
+    status = 408
+    code = "slow_body"
+
+
+class HostSlow(HostUnreachable):
+    """The host took the request and did not begin to answer in time. It may still do what was asked."""
+
+    status = 504
+    code = "host_slow"
