@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from contract.errors import CapacityError, FaultError, WarrenError
+from contract.errors import CallerError, CapacityError, FaultError, WarrenError
 
 
 class ConfigError(FaultError):
@@ -37,3 +37,23 @@ class HostSaid(WarrenError):
         super().__init__(str(told.get("message", "")), **details)
         self.status = status
         self.code = str(told.get("code", HostBroken.code))
+
+
+class BadBody(CallerError):
+    """The client's body broke off, or is not framed as HTTP says. Nothing was passed on behind that."""
+
+    code = "bad_body"
+
+
+class SlowBody(CallerError):
+    """The client sent nothing of its body for too long."""
+
+    status = 408
+    code = "slow_body"
+
+
+class HostSlow(HostUnreachable):
+    """The host took the request and did not begin to answer in time. It may still do what was asked."""
+
+    status = 504
+    code = "host_slow"
