@@ -14,6 +14,7 @@ Said = dict[str, Any]
 
 # Nothing may be loaded or run: the page's own style is all that it needs.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+OR_NULL = " or null"
 EXAMPLE_ID = "sb-2zkqmnb5wc7hxv3a"
 EXAMPLES = {"sandbox_id": EXAMPLE_ID, "key_id": "KEY_ID", "port": "8000"}
 
@@ -83,23 +84,40 @@ def _article(method: str, path: str, operation: Said, url: str) -> str:
 def _asked(operation: Said) -> str:
     rows = [_parameter(each) for each in operation.get("parameters", []) if each["in"] != "path"]
     schema = operation.get("requestBody", {}).get("content", {}).get(JSON, {}).get("schema", {})
-    fields = list(_fields(schema))
+    fields = list(_asked_fields(schema))
     query = f"<h4>Parameters and headers</h4>{_table(rows)}" if rows else ""
     body = f"<h4>Fields of the body</h4>{_table(fields)}" if fields else ""
     return query + body
 
 
 def _parameter(parameter: Said) -> tuple[str, str]:
-    named = f"{parameter['name']}.NAME" if parameter.get("explode") else parameter["name"]
-    where = "header" if parameter["in"] == "header" else "required" if parameter.get("required") else ""
-    told = escape(parameter.get("description") or "") or _kind(parameter["schema"])
-    return f"<code>{escape(named)}</code>", _joined(told, where, _default(parameter["schema"]))
+    schema = parameter["schema"]
+    name = f"{parameter['name']}.NAME" if parameter.get("explode") else parameter["name"]
+    kind = "header" if parameter["in"] == "header" else _kind(schema)
+    return _row(name, parameter["description"], kind, schema, is_required=parameter.get("required", False))
+
+
+def _asked_fields(schema: Said, within: str = "") -> Iterator[tuple[str, str]]:
+    """The fields of a body. All but the required ones may be null: that is said once, above."""
+    for name, inner in schema.get("properties", {}).items():
+        is_required = name in schema.get("required", ())
+        kind = _kind(inner).removesuffix(OR_NULL)
+        yield _row(within + name, inner.get("description", ""), kind, inner, is_required=is_required)
+        yield from _asked_fields(inner, f"{within}{name}.")
+
+
+def _row(name: str, means: str, kind: str, schema: Said, *, is_required: bool) -> tuple[str, str]:
+    default = f"default <code>{escape(json.dumps(schema['default']))}</code>" if "default" in schema else ""
+    limits = " · ".join(part for part in (kind, "required" if is_required else "", default) if part)
+    said = f'{_marked(means)}<br><span class="soft">{limits}</span>' if means else f'<span class="soft">{limits}</span>'
+    return f"<code>{escape(name)}</code>", said
 
 
 def _fields(schema: Said, within: str = "") -> Iterator[tuple[str, str]]:
+    """The fields of a reply."""
     for name, inner in schema.get("properties", {}).items():
-        required = "required" if name in schema.get("required", ()) else ""
-        yield f"<code>{escape(within + name)}</code>", _joined(_kind(inner), required, _default(inner))
+        means = inner.get("description", "")
+        yield f"<code>{escape(within + name)}</code>", _kind(inner) + (f" · {_marked(means)}" if means else "")
         yield from _fields(inner, f"{within}{name}.")
 
 
@@ -114,7 +132,7 @@ def _kind(schema: Said) -> str:
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if "enum" in schema:
         choices = " · ".join(f"<code>{escape(str(item))}</code>" for item in schema["enum"] if item is not None)
-        return choices + (" or null" if None in schema["enum"] else "")
+        return choices + (OR_NULL if None in schema["enum"] else "")
     return " or ".join(_plain_kind(kind, schema) for kind in kinds)
 
 
@@ -141,10 +159,6 @@ def _range(schema: Said) -> str:
         return ""
     step = f" in steps of {schema['multipleOf']}" if "multipleOf" in schema else ""
     return f" from {schema['minimum']:,} to {schema['maximum']:,}{step}"
-
-
-def _default(schema: Said) -> str:
-    return f"default <code>{escape(json.dumps(schema['default']))}</code>" if "default" in schema else ""
 
 
 def _example(method: str, path: str, operation: Said, url: str) -> str:
@@ -176,7 +190,7 @@ def _replies(operation: Said) -> str:
 
 
 def _good(status: str, reply: Said) -> tuple[str, str]:
-    said = [escape(reply["description"])]
+    said = [_marked(reply["description"])]
     for media, content in reply.get("content", {}).items():
         shown = _kind(content["schema"]) if media == JSON else f"<code>{escape(media)}</code>"
         fields = list(_fields(content["schema"])) if media == JSON else []
@@ -201,14 +215,13 @@ def _table(rows: list[tuple[str, str]]) -> str:
     return f'<div class="wide"><table>{body}</table></div>'
 
 
-def _joined(*parts: str) -> str:
-    return " · ".join(part for part in parts if part)
-
-
 def _prose(text: str) -> str:
-    """Paragraphs with `code` in them."""
-    paragraphs = [re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(each)) for each in text.split("\n\n") if each]
-    return "".join(f"<p>{each}</p>" for each in paragraphs)
+    return "".join(f"<p>{_marked(each)}</p>" for each in text.split("\n\n") if each)
+
+
+def _marked(text: str) -> str:
+    """Text with `code` in it."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _anchor(group: str) -> str:

@@ -84,7 +84,10 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         {"name": name, "in": "header", "schema": {"type": "string"}, "description": what}
         for name, what in operation.headers.items()
     ]
-    return in_path + ([] if operation.query is None else parameters_of(operation.query)) + in_headers
+    in_query = [] if operation.query is None else parameters_of(operation.query)
+    for each in in_query:
+        each["description"] = operation.means[each["name"]]
+    return in_path + in_query + in_headers
 
 
 def _request_body(operation: Operation) -> dict[str, Any] | None:
@@ -93,6 +96,8 @@ def _request_body(operation: Operation) -> dict[str, Any] | None:
     if operation.body is None:
         return None
     schema = schema_of(operation.body)
+    for name, field in schema["properties"].items():
+        field["description"] = operation.means[name]
     # No body at all is an object without fields.
     return {"required": bool(schema.get("required")), "content": {JSON: {"schema": schema}}}
 

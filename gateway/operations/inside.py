@@ -8,6 +8,12 @@ from gateway.operations.codes import BODY, FILE, GUEST, together
 from gateway.operations.operation import JSON, OCTETS, STREAM, Operation, Reply, json_reply
 from gateway.operations.sandboxes import ONE
 
+FILE_MEANS = {
+    "path": "absolute, `~…`, or relative to the home of the user, without a part `..`; at most 4,096 bytes",
+    "user": "who reads or writes it",
+    "mode": "its permissions, in octal",
+}
+
 INSIDE = (
     Operation(
         "run_command",
@@ -22,11 +28,20 @@ INSIDE = (
             )
         },
         Scope.SANDBOXES,
-        about="`cmd` is a line for `bash -lc`, or a list that starts with a program. The reply has the first MiB of "
+        about="The reply has the first MiB of "
         "each stream. With `Accept: text/event-stream` output comes as it is written: `start`, `stdout` and `stderr`, "
         "then `exit`, or `error` if there will be no exit. A client that leaves does not end the command.",
         body=Exec.read,
         query=asked.output_encoding,
+        means={
+            "cmd": "a line for `bash -lc`, or a list that starts with a program",
+            "cwd": "where it runs; without it, in `/workspace`",
+            "env": "variables, added to those of the sandbox",
+            "user": "who runs it: `user`, or `root`",
+            "stdin": "what it reads; without it, nothing",
+            "timeout_sec": "then it is killed with all that it started, and the answer is 408 `deadline_passed`",
+            "encoding": "of output in the stream; `base64` gives exact bytes",
+        },
         errors=together(
             BODY,
             GUEST,
@@ -52,6 +67,7 @@ INSIDE = (
         },
         Scope.SANDBOXES,
         query=asked.FileAsked.read,
+        means=FILE_MEANS,
         headers={"Range": "bytes=FIRST-LAST"},
         errors=FILE,
         example="path=/etc/os-release",
@@ -68,6 +84,7 @@ INSIDE = (
         "`Content-Range: bytes FIRST-LAST/*` writes a part.",
         upload="the file's bytes",
         query=asked.FileAsked.read_upload,
+        means=FILE_MEANS,
         headers={"Content-Range": "bytes FIRST-LAST/*"},
         errors=together(FILE, {409: ("already_exists",), 507: ("disk_full",)}),
         example="path=/workspace/hello.txt",

@@ -41,6 +41,7 @@ class Operation:
     upload: str = ""  # what the body is, if it is not JSON
     query: Callable[[Query], object] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)  # that a request may have
+    means: Mapping[str, str] = field(default_factory=dict)  # what the fields and the parameters of the query are for
     errors: Codes = field(default_factory=dict)
     example: Any = None  # of the body, or after `?`, for the page
 

@@ -14,6 +14,21 @@ LIMITS = ShapeLimits(vcpus=64, memory_mb=1 << 20, disk_mb=1 << 24)  # no host ma
 ONE = "/v1/sandboxes/{sandbox_id}"
 GO_ON = ("get_sandbox", "run_command", "read_file", "write_file", "pause_sandbox", "resume_sandbox", "destroy_sandbox")
 
+CREATE_MEANS = {
+    "image": "what is in the machine; without it, the default of the host",
+    "vcpus": "processors; without it, as many as is usual for the image, as with the next two",
+    "memory_mb": "memory",
+    "disk_mb": "room for what is written",
+    "timeout_sec": "then its time is up; a resume begins it anew",
+    "on_timeout": "what happens then",
+    "idle_sec": "pause it after so long without a request, an open terminal or output; without it, never",
+    "paused_sec": "destroy it after so long in pause; without it, never",
+    "auto_resume": "whether a command, a file, a terminal or a look at its log brings it back from a pause",
+    "env": "variables for every command in it; never shown again",
+    "metadata": "texts of yours, shown with the sandbox",
+    "public_ports": "ports that anybody may reach by their preview address, without a key",
+}
+
 SANDBOXES = (
     Operation(
         "create_sandbox",
@@ -41,6 +56,7 @@ SANDBOXES = (
         about="Every field is optional. A shape that a host has not had yet is booted first, which takes seconds. "
         "With an `Idempotency-Key`, the same request again gets the same reply for 24 hours, and makes nothing new.",
         body=partial(CreateSandbox.read, limits=LIMITS),
+        means=CREATE_MEANS,
         headers={"Idempotency-Key": "1 to 255 characters of your choice; new for every new sandbox"},
         errors=together(BODY, GUEST, {404: ("no_such_image",), 422: ("key_reused",), 429: ("pool_exhausted",)}),
         example={"image": "python", "timeout_sec": 3600, "metadata": {"team": "red"}},
@@ -64,9 +80,15 @@ SANDBOXES = (
             )
         },
         Scope.SANDBOXES,
-        about="Without `state`: all but the stopped ones. `metadata.team=red` gives those with that in their metadata. "
-        "`incomplete` names the hosts that could not be asked.",
+        about="`incomplete` names the hosts that could not be asked.",
         query=asked.ListAsked.read,
+        means={
+            "state": "only those in one of these states; without it, all but the stopped ones",
+            "image": "only those of this image",
+            "metadata": "only those with this in their metadata",
+            "before": "`next` of the page before",
+            "limit": "how many on a page",
+        },
         errors=together(QUERY, HOSTS),
         example="state=running,paused&metadata.team=red&limit=50",
     ),
@@ -122,8 +144,8 @@ SANDBOXES = (
         "Say when its time is up",
         {200: json_reply("the sandbox", views.ref("Sandbox"))},
         Scope.SANDBOXES,
-        about="`timeout_sec` counts from now.",
         body=asked.timeout_sec,
+        means={"timeout_sec": "from now on"},
         errors=together(BODY, GUEST),
         example={"timeout_sec": 600},
     ),
@@ -147,6 +169,7 @@ SANDBOXES = (
         {200: Reply("its last lines", {PLAIN: views.TEXT})},
         Scope.SANDBOXES,
         query=asked.log_lines,
+        means={"lines": "how many of the last lines"},
         errors=together(QUERY, GUEST),
         example="lines=50",
     ),
@@ -169,6 +192,7 @@ SANDBOXES = (
         about="With `Accept: text/event-stream` the events come as they happen, until the sandbox has ended. "
         "`Last-Event-ID` goes on where an earlier stream broke off.",
         query=asked.EventsAsked.read,
+        means={"after": "the number of the last event that you have", "limit": "how many on a page"},
         errors=together(QUERY, FOUND),
         example="after=0",
     ),
