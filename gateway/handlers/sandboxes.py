@@ -8,22 +8,18 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
+from contract.asked import ListAsked
 from contract.errors import BadField, NotFound, WarrenError
 from contract.fields import Fields
 from contract.ids import sandbox_id
-from contract.keys import Scope
-from contract.models import owner_name
 from contract.tickets import Access
-from gateway.auth import need
 from gateway.creation import Made
 from gateway.errors import HostUnreachable
-from gateway.handlers.queries import Query
+from gateway.handlers.queries import read_query, whose
 from gateway.hosts import Answer
 from gateway.replies import json_reply, read_body
 from gateway.services import Call, Services, call_of
 
-MAX_PAGE = 1000
-DEFAULT_PAGE = 100
 LIST_S = 5.0
 DESTROY_S = 120.0
 IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
@@ -80,27 +76,13 @@ def _idempotency_key(request: Request) -> str | None:
 
 async def listed(request: Request) -> Response:
     """Newest first, over all hosts. Hosts that could not be asked are named in `incomplete`."""
-    call, query = call_of(request), Query(request)
-    limit = query.number("limit", default=DEFAULT_PAGE, low=1, high=MAX_PAGE)
-    access, passed = _whose(call, query)
-    passed |= query.metadata()
-    for name, value in (("state", query.states("state")), ("image", query.text("image", max_chars=64))):
-        passed |= {} if value is None else {name: value}
-    before = query.cursor("before")
-    query.end()
-    passed |= {"limit": str(limit), **({} if before is None else {"before": before})}
-    pages, silent = await _asked_all(call, f"/v1/sandboxes?{urlencode(passed)}", access)
-    rows, following = merged(pages, limit)
+    call = call_of(request)
+    asked = read_query(request, ListAsked.read)
+    access, owner = whose(call, asked.owner)
+    target = f"/v1/sandboxes?{asked.encode()}" + (f"&{urlencode({'owner': owner})}" if owner else "")
+    pages, silent = await _asked_all(call, target, access)
+    rows, following = merged(pages, asked.limit)
     return json_reply({"sandboxes": rows, "next": following, "incomplete": silent})
-
-
-def _whose(call: Call, query: Query) -> tuple[Access, dict[str, str]]:
-    """An admin may ask for another owner's, or with `owner=*` for everybody's."""
-    owner = query.text("owner", max_chars=64)
-    if owner is None or owner == call.who.owner:
-        return Access.READ, {}
-    need(call.who, Scope.ADMIN)
-    return Access.ADMIN, {} if owner == "*" else {"owner": owner_name(owner)}
 
 
 async def _asked_all(call: Call, target: str, access: Access) -> tuple[list[Any], list[str]]:
@@ -175,4 +157,3 @@ async def on_its_host(call: Call, method: str, sandbox: str, access: Access, *, 
 
 def is_not_mine(answer: Answer) -> bool:
     return answer.status == 404 and any(name == b"warren-not-mine" for name, _ in answer.headers)
-

@@ -16,7 +16,7 @@ FILE_MEANS = {
 
 INSIDE = (
     Operation(
-        "run_command",
+        "exec",
         "POST",
         f"{ONE}/exec",
         "Commands and files",
@@ -90,7 +90,21 @@ INSIDE = (
         example="path=/workspace/hello.txt",
     ),
     Operation(
-        "attach",
+        "set_port",
+        "PUT",
+        f"{ONE}/ports/{{port}}",
+        "Ports",
+        "Open a port to everybody, or close it",
+        {200: json_reply("the sandbox", views.ref("Sandbox"))},
+        Scope.SANDBOXES,
+        about="A port that is not public can be reached with a key of the owner, or by a link.",
+        body=asked.is_public,
+        means={"public": "whether anybody may reach it by its preview address"},
+        errors=together(BODY, GUEST),
+        example={"public": True},
+    ),
+    Operation(
+        "attach_sandbox",
         "POST",
         f"{ONE}/attach",
         "Terminals",

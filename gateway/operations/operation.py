@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from contract.fields import Fields
 from contract.keys import Scope
 from contract.query import Query
 from contract.schema import Schema
@@ -37,7 +36,8 @@ class Operation:
     replies: Mapping[int, Reply]
     scope: Scope | None = None  # that the key must have; None: no key is asked for
     about: str = ""
-    body: Callable[[Fields], object] | None = None  # reads the JSON body
+    body: Callable[..., object] | None = None  # reads the JSON body, from its `Fields`
+    has_limits: bool = False  # `body` has to know the largest machine that there is, too
     upload: str = ""  # what the body is, if it is not JSON
     query: Callable[[Query], object] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)  # that a request may have

@@ -1,18 +1,15 @@
 """Operations on sandboxes as such: make, find, pause, end."""
 
-from functools import partial
-
 from contract import asked
 from contract.keys import Scope
-from contract.models import CreateSandbox, ShapeLimits
+from contract.models import CreateSandbox
 from contract.schema import closed, or_null
 from gateway.operations import views
 from gateway.operations.codes import BODY, FOUND, GUEST, HOSTS, QUERY, together
 from gateway.operations.operation import JSON, PLAIN, STREAM, Operation, Reply, json_reply
 
-LIMITS = ShapeLimits(vcpus=64, memory_mb=1 << 20, disk_mb=1 << 24)  # no host makes larger machines
 ONE = "/v1/sandboxes/{sandbox_id}"
-GO_ON = ("get_sandbox", "run_command", "read_file", "write_file", "pause_sandbox", "resume_sandbox", "destroy_sandbox")
+GO_ON = ("get_sandbox", "exec", "read_file", "write_file", "pause_sandbox", "resume_sandbox", "destroy_sandbox")
 
 CREATE_MEANS = {
     "image": "what is in the machine; without it, the default of the host",
@@ -46,7 +43,7 @@ SANDBOXES = (
                 },
                 links={
                     "get": "get_sandbox",
-                    "exec": "run_command",
+                    "exec": "exec",
                     "pause": "pause_sandbox",
                     "destroy": "destroy_sandbox",
                 },
@@ -55,10 +52,11 @@ SANDBOXES = (
         Scope.SANDBOXES,
         about="Every field is optional. A shape that a host has not had yet is booted first, which takes seconds. "
         "With an `Idempotency-Key`, the same request again gets the same reply for 24 hours, and makes nothing new.",
-        body=partial(CreateSandbox.read, limits=LIMITS),
+        body=CreateSandbox.read,
+        has_limits=True,
         means=CREATE_MEANS,
         headers={"Idempotency-Key": "1 to 255 characters of your choice; new for every new sandbox"},
-        errors=together(BODY, GUEST, {404: ("no_such_image",), 422: ("key_reused",), 429: ("pool_exhausted",)}),
+        errors=together(BODY, GUEST, {500: ("create_failed",), 422: ("key_reused",), 429: ("pool_exhausted",)}),
         example={"image": "python", "timeout_sec": 3600, "metadata": {"team": "red"}},
     ),
     Operation(
@@ -88,6 +86,7 @@ SANDBOXES = (
             "metadata": "only those with this in their metadata",
             "before": "`next` of the page before",
             "limit": "how many on a page",
+            "owner": "for an admin: another owner's, or everybody's with `*`",
         },
         errors=together(QUERY, HOSTS),
         example="state=running,paused&metadata.team=red&limit=50",
@@ -150,7 +149,7 @@ SANDBOXES = (
         example={"timeout_sec": 600},
     ),
     Operation(
-        "get_health",
+        "health_of_sandbox",
         "GET",
         f"{ONE}/health",
         "Sandboxes",
@@ -161,7 +160,7 @@ SANDBOXES = (
         errors=GUEST,
     ),
     Operation(
-        "get_logs",
+        "logs_of_sandbox",
         "GET",
         f"{ONE}/logs",
         "Sandboxes",
@@ -174,7 +173,7 @@ SANDBOXES = (
         example="lines=50",
     ),
     Operation(
-        "get_events",
+        "events_of_sandbox",
         "GET",
         f"{ONE}/events",
         "Sandboxes",
