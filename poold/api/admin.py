@@ -206,7 +206,7 @@ async def undrain(request: Request) -> Response:
 
 async def rules(request: Request) -> Response:
     owner = owner_name(request.path_params["owner"])
-    return json_reply({"owner": owner, **vars(await services(request).sandboxes.rules(owner))})
+    return json_reply({"owner": owner, **vars(await services(request).sandboxes.rules.get(owner))})
 
 
 async def set_rules(request: Request) -> Response:
@@ -214,7 +214,7 @@ async def set_rules(request: Request) -> Response:
     fields = Fields.parse(await read_body(request))
     asked = RulesAsked.read(fields)
     fields.end()
-    await services(request).sandboxes.set_rules(owner, asked, caller_of(request))
+    await services(request).sandboxes.rules.put(owner, asked, caller_of(request))
     return json_reply({"owner": owner, **vars(asked)})
 
 

@@ -6,11 +6,13 @@ from starlette.responses import Response
 from contract.errors import BadField
 from contract.fields import Fields
 from contract.ids import sandbox_id
-from contract.models import MAX_TIMEOUT_S, CreateSandbox
+from contract.models import MAX_TIMEOUT_S, CreateSandbox, owner_name
 from contract.states import State
+from contract.tickets import Access
 from poold.api.audited import using
 from poold.api.replies import json_reply, read_body
 from poold.api.services import asked_id, caller_of, services
+from poold.api.tickets import ticket_of
 
 MAX_PAGE = 1000
 DEFAULT_PAGE = 100
@@ -19,9 +21,11 @@ MAX_LOG_BYTES = 4 << 20
 
 
 async def create(request: Request) -> Response:
-    found = services(request)
+    """A new sandbox, under the id that the ticket names. The operator's gets one from us."""
+    found, ticket = services(request), ticket_of(request)
+    new_id = None if ticket is None else sandbox_id(ticket.sandbox or "")
     wanted = CreateSandbox.parse(await read_body(request), found.facts.limits)
-    sandbox = await found.sandboxes.create(wanted, caller_of(request))
+    sandbox = await found.sandboxes.create(wanted, caller_of(request), new_id)
     return json_reply(sandbox.view(), 201, {"Location": f"/v1/sandboxes/{sandbox.id}"})
 
 
@@ -30,6 +34,7 @@ async def listed(request: Request) -> Response:
     limit = number(request, "limit", DEFAULT_PAGE, 1, MAX_PAGE)
     after = request.query_params.get("after")
     found = await services(request).sandboxes.listed(
+        owner=_owner(request),
         states=_states(request.query_params.get("state")),
         after=None if after is None else sandbox_id(after),
         limit=limit + 1,
@@ -88,6 +93,15 @@ def number(request: Request, name: str, default: int, low: int, high: int) -> in
     if not text.isascii() or not text.isdigit() or len(text) > 18 or not low <= int(text) <= high:
         raise BadField(name, text, f"must be a whole number from {low} to {high}")
     return int(text)
+
+
+def _owner(request: Request) -> str | None:
+    """Whose sandboxes are listed: the caller's own. An admin and the operator see everybody's, or those of one."""
+    ticket = ticket_of(request)
+    if ticket is not None and ticket.access is not Access.ADMIN:
+        return ticket.owner
+    asked = request.query_params.get("owner")
+    return None if asked is None else owner_name(asked)
 
 
 def _states(text: str | None) -> list[State]:

@@ -123,15 +123,17 @@ def get(db: sqlite3.Connection, sandbox_id: str) -> Sandbox:
     return _sandbox(row)
 
 
-def listed(db: sqlite3.Connection, *, states: Iterable[State], after: str | None, limit: int) -> list[Sandbox]:
-    """Sandboxes in `states`, newest first, starting behind the sandbox `after`."""
+def listed(
+    db: sqlite3.Connection, *, owner: str | None = None, states: Iterable[State], after: str | None, limit: int
+) -> list[Sandbox]:
+    """Sandboxes in `states`, of `owner` or of all, newest first, starting behind the sandbox `after`."""
     wanted = list(states)
     marks = ", ".join("?" * len(wanted))
     behind = "AND (created_ms, id) < (SELECT created_ms, id FROM sandboxes WHERE id = ?)" if after else ""
     rows = db.execute(
-        f"SELECT * FROM sandboxes WHERE state IN ({marks}) {behind}"  # noqa: S608 — only marks and constants
+        f"SELECT * FROM sandboxes WHERE (? IS NULL OR owner = ?) AND state IN ({marks}) {behind}"  # noqa: S608 — marks
         " ORDER BY created_ms DESC, id DESC LIMIT ?",
-        [*wanted, *([after] if after else []), limit],
+        [owner, owner, *wanted, *([after] if after else []), limit],
     )
     return [_sandbox(row) for row in rows]
 

@@ -41,14 +41,19 @@ class Creations:
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[Any]] = {}
+        self._owners: dict[str, str] = {}
         self._errors: dict[str, WarrenError] = {}
 
     @asynccontextmanager
-    async def under_way(self, sandbox_id: str) -> AsyncIterator[None]:
-        """A creation during the block. If it is ended, the block is cancelled and this raises the error instead."""
+    async def under_way(self, sandbox_id: str, owner: str) -> AsyncIterator[None]:
+        """A creation during the block. If it is ended, the block is cancelled and this raises the error instead.
+
+        Who calls this has the sandbox's turn: there is one creation of it at a time.
+        """
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 — a coroutine runs in a task
         self._tasks[sandbox_id] = task
+        self._owners[sandbox_id] = owner
         try:
             yield
         except asyncio.CancelledError:
@@ -57,8 +62,12 @@ class Creations:
                 raise error from None
             raise
         finally:
-            del self._tasks[sandbox_id]
+            del self._tasks[sandbox_id], self._owners[sandbox_id]
             self._errors.pop(sandbox_id, None)
+
+    def owner_of(self, sandbox_id: str) -> str | None:
+        """For whom it is being created; None if it is not."""
+        return self._owners.get(sandbox_id)
 
     def end(self, error: WarrenError, sandbox_id: str | None = None) -> None:
         """End the creation of `sandbox_id`, or all of them. Succeeds if there is none."""
