@@ -16,7 +16,7 @@ FILE_MEANS = {
 
 INSIDE = (
     Operation(
-        "exec",
+        "run_command",
         "POST",
         f"{ONE}/exec",
         "Commands and files",
@@ -104,7 +104,7 @@ INSIDE = (
         example={"public": True},
     ),
     Operation(
-        "attach_sandbox",
+        "attach",
         "POST",
         f"{ONE}/attach",
         "Terminals",

@@ -24,7 +24,7 @@ OPERATING = (
         Scope.ADMIN,
     ),
     Operation(
-        "usage",
+        "get_usage",
         "GET",
         "/v1/usage",
         "Operating",

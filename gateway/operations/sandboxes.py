@@ -9,7 +9,7 @@ from gateway.operations.codes import BODY, FOUND, GUEST, HOSTS, QUERY, together
 from gateway.operations.operation import JSON, PLAIN, STREAM, Operation, Reply, json_reply
 
 ONE = "/v1/sandboxes/{sandbox_id}"
-GO_ON = ("get_sandbox", "exec", "read_file", "write_file", "pause_sandbox", "resume_sandbox", "destroy_sandbox")
+GO_ON = ("get_sandbox", "run_command", "read_file", "write_file", "pause_sandbox", "resume_sandbox", "destroy_sandbox")
 
 CREATE_MEANS = {
     "image": "what is in the machine; without it, the default of the host",
@@ -43,7 +43,7 @@ SANDBOXES = (
                 },
                 links={
                     "get": "get_sandbox",
-                    "exec": "exec",
+                    "run_command": "exec",
                     "pause": "pause_sandbox",
                     "destroy": "destroy_sandbox",
                 },
@@ -149,7 +149,7 @@ SANDBOXES = (
         example={"timeout_sec": 600},
     ),
     Operation(
-        "health_of_sandbox",
+        "get_health",
         "GET",
         f"{ONE}/health",
         "Sandboxes",
@@ -160,7 +160,7 @@ SANDBOXES = (
         errors=GUEST,
     ),
     Operation(
-        "logs_of_sandbox",
+        "get_logs",
         "GET",
         f"{ONE}/logs",
         "Sandboxes",
@@ -173,7 +173,7 @@ SANDBOXES = (
         example="lines=50",
     ),
     Operation(
-        "events_of_sandbox",
+        "get_events",
         "GET",
         f"{ONE}/events",
         "Sandboxes",
