@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from contract.errors import CallerError, NotFound, shown
+from contract.errors import BadField, CallerError, NotFound
 from contract.keys import Key
 from poold import files
 from poold.errors import ConfigError
@@ -20,12 +20,7 @@ FILE = re.compile(r"[0-9a-f]{64}\.json")
 MAX_BYTES = 65_536
 MIN_PREFIX = 4  # characters of an id; fewer are not meant to name one
 SHOWN_CHARS = 12
-
-
-class BadPrefix(CallerError):
-    """What was given could be the beginning of several ids, or of none."""
-
-    code = "bad_prefix"
+MAX_NAMED = 10
 
 
 class Keyring:
@@ -51,12 +46,13 @@ class Keyring:
     def find(self, prefix: str) -> Key:
         """The one key whose id begins so."""
         if not re.fullmatch(rf"[0-9a-f]{{{MIN_PREFIX},64}}", prefix):
-            raise BadPrefix(f"{shown(prefix)} is not a key's id: at least {MIN_PREFIX} of its 64 hexadecimal digits")
+            raise BadField("id", prefix, f"must be at least {MIN_PREFIX} of a key's 64 hexadecimal digits")
         names = sorted(path.name.removesuffix(".json") for path in self._files() if path.name.startswith(prefix))
         if not names:
             raise NotFound(f"there is no key {prefix}", key=prefix)
         if len(names) > 1:
-            raise BadPrefix(f"{prefix} could be any of {', '.join(name[:SHOWN_CHARS] for name in names)}")
+            could_be = ", ".join(name[:SHOWN_CHARS] for name in names[:MAX_NAMED])
+            raise BadField("id", prefix, f"must name one key, and could be any of {could_be}")
         return _read(self._path(names[0]))
 
     def add(self, key: Key) -> None:

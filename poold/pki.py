@@ -1,6 +1,6 @@
 """Certificates and the keys for tickets: making and reading them. No I/O: PEM goes in and comes out.
 
-Certificates have P-256 keys, which OpenSSL, rustls and browsers all take (browsers, which attach to a host directly, take
+Certificates have P-256 keys, which OpenSSL, rustls and browsers all take (browsers attach to a host directly, and take
 no Ed25519). Private keys are PKCS#8, because Granian takes nothing else. Each certificate says whose it is in a URI
 (`contract.identity`), and where it is served in DNS names and addresses.
 """

@@ -3,21 +3,18 @@
 import json
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from contract import keys
-from contract.errors import BadField, CallerError, NotFound
 from contract.keys import Key, KeyAsked
 from poold.ctl import errors
 from poold.ctl.context import Context
-from poold.ctl.errors import CtlError, NoSuchThing, UsageError
+from poold.ctl.errors import UsageError
 from poold.ctl.output import say
 from poold.ctl.text import megabytes, relative
-from poold.errors import ConfigError
-from poold.keyring import SHOWN_CHARS, BadPrefix, Keyring
+from poold.ctl.told import told
+from poold.keyring import SHOWN_CHARS, Keyring
 
 DAY_MS = 24 * 3600 * 1000
 TITLES = ("ID", "OWNER", "PLAN", "SCOPES", ">VCPUS", ">MEMORY", ">DISK", ">RATE", "CREATED", "EXPIRES", "STATE", "NAME")
@@ -25,7 +22,7 @@ ONCE = "this is the only time that the secret is shown"
 
 
 def create(context: Context) -> int:
-    with _told("cannot create a key"):
+    with told("cannot create a key"):
         ring = _keyring(context)
         secret = keys.new_secret(secrets.token_bytes)
         key = _asked(context).key(keys.key_id(secret), created_ms=context.out.now_ms)
@@ -34,7 +31,7 @@ def create(context: Context) -> int:
 
 
 def ls(context: Context) -> int:
-    with _told("cannot list the keys"):
+    with told("cannot list the keys"):
         found, broken = _keyring(context).all()
     for line in broken:
         say(f"a record that no gateway takes: {line}")
@@ -47,7 +44,7 @@ def ls(context: Context) -> int:
 
 def revoke(context: Context) -> int:
     """Done, also if it was before."""
-    with _told(f"cannot revoke {context.asked.key}"):
+    with told(f"cannot revoke {context.asked.key}"):
         ring = _keyring(context)
         key = ring.change(ring.find(context.asked.key).id, Key.revoked)
     if context.out.as_json:
@@ -60,14 +57,14 @@ def revoke(context: Context) -> int:
 def rotate(context: Context) -> int:
     """The new key is there and told before the old one is given its end: nobody is ever without."""
     now_ms, grace_ms = context.out.now_ms, context.asked.grace * 1000
-    with _told(f"cannot rotate {context.asked.key}"):
+    with told(f"cannot rotate {context.asked.key}"):
         ring = _keyring(context)
         old = ring.find(context.asked.key)
         secret = keys.new_secret(secrets.token_bytes)
         new = old.successor(keys.key_id(secret), now_ms)
         ring.add(new)
     _hand_over(context, new, secret)
-    with _told(f"the new key works, but {context.asked.key} could not be ended"):
+    with told(f"the new key works, but {context.asked.key} could not be ended"):
         ring.change(old.id, lambda key: key.ending(now_ms + grace_ms))
     say(f"{old.id[:SHOWN_CHARS]} ends {'now' if not grace_ms else f'in {context.asked.grace} seconds'}")
     return errors.DONE
@@ -114,7 +111,7 @@ def _cells(key: Key, now_ms: int) -> tuple[object, ...]:
 
 def known_ids() -> list[str]:
     """As the table shows them, of keys that are not revoked; for completion."""
-    with _told("cannot list the keys"):
+    with told("cannot list the keys"):
         return [key.id[:SHOWN_CHARS] for key in _registry(None).all()[0] if key.active]
 
 
@@ -127,18 +124,3 @@ def _registry(named: str | None) -> Keyring:
     if not folder:
         raise UsageError("where is the registry? Give --registry DIR, or set POOLD_REGISTRY")
     return Keyring(Path(folder))
-
-
-@contextmanager
-def _told(doing: str) -> Iterator[None]:
-    """Whatever fails is told to the person with what was being done."""
-    try:
-        yield
-    except (BadField, BadPrefix) as error:
-        raise UsageError(f"{doing}: {error.message}") from None
-    except NotFound as error:
-        raise NoSuchThing(f"{doing}: {error.message}", hint="pooldctl keys list") from None
-    except (CallerError, ConfigError) as error:
-        raise CtlError(f"{doing}: {error}") from None
-    except OSError as error:
-        raise CtlError(f"{doing}: {error.strerror} ({error.filename})") from None

@@ -1,24 +1,21 @@
 """`pooldctl pki`: the cluster's own authority, and the folders that hosts and gateways are given. Needs no poold.
 
 An authority's folder has `ca.pem`, `ca.key`, `tickets.key` and `tickets.pub`. A host's has `ca.pem`, `host.pem`,
-`host.key` and `tickets.pub`; a gateway's has `gateway.pem` and `gateway.key` in place of the host's, and `tickets.key` too.
+`host.key` and `tickets.pub`; a gateway's has `gateway.pem`, `gateway.key`, and `tickets.key` too.
 """
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from contract.errors import BadField
 from contract.identity import Identity, Kind
 from contract.tickets import public_pems
 from poold import files, pki
 from poold.ctl import errors
 from poold.ctl.context import Context
-from poold.ctl.errors import CtlError, NoSuchThing, UsageError
 from poold.ctl.output import moment, say
 from poold.ctl.pki_facts import find_kind, folder_facts
+from poold.ctl.told import told
 from poold.errors import ConfigError
 
 CA, CA_KEY = "ca.pem", "ca.key"
@@ -29,7 +26,7 @@ Files = dict[str, tuple[bytes, int]]
 def init(context: Context) -> int:
     """A new authority, in a folder that is not there yet or is empty."""
     folder = Path(context.asked.folder)
-    with _told(f"cannot make an authority in {folder}"):
+    with told(f"cannot make an authority in {folder}"):
         pair = pki.new_authority(pki.at(context.out.now_ms))
         tickets = pki.new_ticket_key()
         _put_new(
@@ -47,7 +44,7 @@ def init(context: Context) -> int:
 def issue(context: Context) -> int:
     """A new folder for a host or a gateway."""
     asked, out = context.asked, Path(context.asked.out)
-    with _told(f"cannot issue a certificate for {asked.kind} {asked.name}"):
+    with told(f"cannot issue a certificate for {asked.kind} {asked.name}"):
         whose = Identity(Kind(asked.kind), asked.name)
         made = _authority(Path(asked.folder)).issue(whose, asked.address, pki.at(context.out.now_ms))
         _put_new(out, {**_shared(Path(asked.folder), whose.kind), **_own(whose.kind, made)})
@@ -57,7 +54,7 @@ def issue(context: Context) -> int:
 def renew(context: Context) -> int:
     """A new key and a new certificate for the same names; and what the authority's folder has for all."""
     folder, source = Path(context.asked.folder), Path(context.asked.ca)
-    with _told(f"cannot renew {folder}"):
+    with told(f"cannot renew {folder}"):
         kind = _kind(folder)
         old = (folder / f"{kind}.pem").read_bytes()
         authority, said = _authority(source), pki.read(old)
@@ -72,7 +69,7 @@ def renew(context: Context) -> int:
 def rotate_tickets(context: Context) -> int:
     """A new key for tickets beside the one before; with --forget-old, the one before is no longer good."""
     folder = Path(context.asked.folder)
-    with _told(f"cannot rotate the keys for tickets in {folder}"):
+    with told(f"cannot rotate the keys for tickets in {folder}"):
         _authority(folder)  # a gateway's folder has such keys too, and must not have its own
         current = (folder / TICKETS).read_bytes()
         known = public_pems((folder / TICKETS_PUBLIC).read_bytes())
@@ -93,7 +90,7 @@ def rotate_tickets(context: Context) -> int:
 def show(context: Context) -> int:
     """Exits with 1 if the folder is of no use as it is."""
     folder = Path(context.asked.folder)
-    with _told(f"cannot read {folder}"):
+    with told(f"cannot read {folder}"):
         facts = folder_facts(folder, context.out.now_ms)
     if context.out.as_json:
         context.out.json(facts)
@@ -105,7 +102,7 @@ def show(context: Context) -> int:
 
 
 def _tell(context: Context, folder: Path, done: str) -> int:
-    with _told(f"cannot read {folder}"):
+    with told(f"cannot read {folder}"):
         facts = folder_facts(folder, context.out.now_ms)
     if context.out.as_json:
         context.out.json(facts)
@@ -151,6 +148,8 @@ def _kind(folder: Path) -> Kind:
 
 
 def _put_new(folder: Path, contents: Files) -> None:
+    if not folder.resolve().parent.is_dir():
+        raise ConfigError(f"there is no folder {folder.resolve().parent}")
     try:
         files.put_folder(folder, contents)
     except (FileExistsError, NotADirectoryError):
@@ -167,18 +166,3 @@ def _put_changed(folder: Path, contents: Files) -> None:
         path = folder / name
         if not path.exists() or path.read_bytes() != data:
             files.put(path, data, mode)
-
-
-@contextmanager
-def _told(doing: str) -> Iterator[None]:
-    """Whatever fails is told to the person with what was being done."""
-    try:
-        yield
-    except BadField as error:
-        raise UsageError(f"{doing}: {error.message}") from None
-    except FileNotFoundError as error:
-        raise NoSuchThing(f"{doing}: there is no {error.filename}") from None
-    except (ConfigError, ValueError) as error:
-        raise CtlError(f"{doing}: {error}") from None
-    except OSError as error:
-        raise CtlError(f"{doing}: {error.strerror} ({error.filename})") from None
