@@ -65,7 +65,7 @@ class TestRanking:
         assert ranked(key, {"a": 0, "b": 1}) == ["b", "a"]  # a lookup may still ask it
 
 
-RECORDED = "bca cab bca cab cab acb bca cba acb cba cab cba".split()
+RECORDED = ["bca", "cab", "bca", "cab", "cab", "acb", "bca", "cba", "acb", "cba", "cab", "cba"]
 
 
 class TestShares:

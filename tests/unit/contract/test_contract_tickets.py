@@ -41,6 +41,9 @@ class Clock:
         return self.now_ms
 
 
+NOW = Clock()  # nobody moves this one
+
+
 def private(seed: int) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
 
@@ -55,11 +58,11 @@ def public_of(key: Any) -> bytes:
     return data
 
 
-def signer(seed: int = 1, clock: Callable[[], int] = Clock(), nonce: str = "n") -> Signer:
+def signer(seed: int = 1, clock: Callable[[], int] = NOW, nonce: str = "n") -> Signer:
     return Signer(pem_of(private(seed)), now_ms=clock, nonce=lambda: nonce)
 
 
-def verifier(*seeds: int, host: str = "a", clock: Callable[[], int] = Clock(), life_ms: int = LIFE_MS) -> Verifier:
+def verifier(*seeds: int, host: str = "a", clock: Callable[[], int] = NOW, life_ms: int = LIFE_MS) -> Verifier:
     return Verifier(host, [public_of(private(seed)) for seed in seeds or (1,)], now_ms=clock, life_ms=life_ms)
 
 
