@@ -50,7 +50,7 @@ OPERATING = (
             "name": "for people",
             "plan": "for people",
             "pools": "what all sandboxes of the owner may have together, paused ones included",
-            "scopes": "what it is good for; without it, `sandboxes` and `tasks`",
+            "scopes": "what it is good for; without it, `sandboxes` and `tasks`; an empty list is good for nothing",
             "rate": "requests a second at each gateway; twice as many at once",
             "expires_ms": "when it ends; without it, never",
         },
@@ -98,7 +98,7 @@ OPERATING = (
         about="The new key may do what the old one may.",
         body=rotation_grace,
         means={"grace_sec": "how long the old one goes on working"},
-        errors=together(BODY, NO_KEY),
+        errors=together(BODY, NO_KEY, {409: ("wrong_state",)}),
         example={"grace_sec": 3600},
     ),
     Operation(

@@ -247,9 +247,13 @@ def test_blank_is_the_same_for_python_and_for_the_pattern() -> None:
     assert [char for char in points if bool(blank.fullmatch(char)) != char.isspace()] == []
 
 
-def test_a_reader_that_looks_before_it_reads_is_not_recorded_wrongly() -> None:
-    with pytest.raises(TypeError, match="depends on image"):
-        schema_of(lambda fields: fields.has("image"))
+def test_what_a_reader_looks_for_before_it_reads_it_is_optional() -> None:
+    said = schema_of(lambda fields: fields.has("a") and fields.text("a", max_chars=1, choices=("x",)))
+    assert said == {
+        "type": "object",
+        "properties": {"a": {"type": ["string", "null"], "enum": ["x", None]}},
+        "additionalProperties": False,
+    }
 
 
 def test_a_pattern_without_a_sample_is_told_to_whoever_wrote_it() -> None:
