@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
+from contract.asked import EVERYBODY
 from contract.keys import Scope
 from contract.query import Query
 from contract.tickets import Access
@@ -12,7 +13,6 @@ from gateway.auth import need
 from gateway.services import Call
 
 T = TypeVar("T")
-EVERYBODY = "*"
 
 
 def read_query(request: Request, read: Callable[[Query], T]) -> T:
