@@ -17,6 +17,7 @@ MAX_NUMBER = 10**15
 PATH = r"(?!(?:[^\u0000]*/)?\.\.(?![^/]))[^\u0000]+"
 MODE = r"[0-7]{1,4}"
 ALL_BUT_STOPPED = tuple(state for state in State if state is not State.STOPPED)
+IDEMPOTENCY_KEY = r"[!-~]{1,255}"  # what can be seen in ASCII
 EVERYBODY = "*"
 CURSOR = r"[0-9]{1,15}\.sb-[a-z2-7]{16}"
 

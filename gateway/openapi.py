@@ -83,8 +83,9 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         for name in re.findall(r"{(\w+)}", operation.path)
     ]
     in_headers = [
-        {"name": name, "in": "header", "schema": {"type": "string"}, "description": what}
-        for name, what in operation.headers.items()
+        {"name": name, "in": "header", "schema": {"type": "string", "pattern": whole(header.pattern)}}
+        | {"description": header.what}
+        for name, header in operation.headers.items()
     ]
     in_query = [] if operation.query is None else parameters_of(operation.query)
     for each in in_query:

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contract.asked import ListAsked
+from contract.asked import IDEMPOTENCY_KEY, ListAsked
 from contract.errors import BadField, NotFound, WarrenError
 from contract.fields import Fields
 from contract.ids import sandbox_id
@@ -22,7 +22,6 @@ from gateway.services import Call, Services, call_of
 
 LIST_S = 5.0
 DESTROY_S = 120.0
-IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 async def create(request: Request) -> Response:
@@ -69,7 +68,7 @@ def _replayed(answer: Answer) -> dict[str, str]:
 
 def _idempotency_key(request: Request) -> str | None:
     key = request.headers.get("idempotency-key")
-    if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
+    if key is not None and not re.fullmatch(IDEMPOTENCY_KEY, key):
         raise BadField("Idempotency-Key", key, "must be 1 to 255 printable ASCII characters without spaces")
     return key
 

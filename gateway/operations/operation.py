@@ -27,6 +27,12 @@ class Reply:
 
 
 @dataclass(frozen=True)
+class Header:
+    what: str
+    pattern: str  # of the whole of it
+
+
+@dataclass(frozen=True)
 class Operation:
     name: str
     method: str  # or WS
@@ -40,7 +46,7 @@ class Operation:
     has_limits: bool = False  # `body` has to know the largest machine that there is, too
     upload: str = ""  # what the body is, if it is not JSON
     query: Callable[[Query], object] | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)  # that a request may have
+    headers: Mapping[str, Header] = field(default_factory=dict)  # that a request may have
     means: Mapping[str, str] = field(default_factory=dict)  # what the fields and the parameters of the query are for
     errors: Codes = field(default_factory=dict)
     example: Any = None  # of the body, or after `?`, for the page

@@ -6,7 +6,7 @@ from contract.models import CreateSandbox
 from contract.schema import closed, or_null
 from gateway.operations import views
 from gateway.operations.codes import BODY, FOUND, GUEST, HOSTS, QUERY, together
-from gateway.operations.operation import JSON, PLAIN, STREAM, Operation, Reply, json_reply
+from gateway.operations.operation import JSON, PLAIN, STREAM, Header, Operation, Reply, json_reply
 
 ONE = "/v1/sandboxes/{sandbox_id}"
 GO_ON = ("get_sandbox", "run_command", "read_file", "write_file", "pause_sandbox", "resume_sandbox", "destroy_sandbox")
@@ -55,7 +55,7 @@ SANDBOXES = (
         body=CreateSandbox.read,
         has_limits=True,
         means=CREATE_MEANS,
-        headers={"Idempotency-Key": "1 to 255 characters of your choice; new for every new sandbox"},
+        headers={"Idempotency-Key": Header("what you like; another one for every new sandbox", asked.IDEMPOTENCY_KEY)},
         errors=together(BODY, GUEST, {500: ("create_failed",), 422: ("key_reused",), 429: ("pool_exhausted",)}),
         example={"image": "python", "timeout_sec": 3600, "metadata": {"team": "red"}},
     ),
