@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -200,20 +199,10 @@ def _entry(fields: Fields, now_ms: int) -> audit.Entry:
         owner=fields.text("owner", max_chars=64, pattern=OWNER.pattern, default="unknown"),
         sandbox=fields.text("sandbox", max_chars=64, pattern=SANDBOX.pattern, default=None),
         request=fields.text("request", max_chars=64, pattern=REQUEST_ID.pattern, default=None),
-        detail=_detail(fields),
+        detail=fields.flat("detail", max_count=MAX_DETAILS, max_bytes=MAX_DETAIL_BYTES),
     )
     fields.end()
     return entry
-
-
-def _detail(fields: Fields) -> dict[str, Any]:
-    """Flat, so that whatever reads the audit can show it."""
-    detail = fields.raw("detail", {})
-    is_flat = isinstance(detail, dict) and not any(isinstance(value, dict | list) for value in detail.values())
-    if not is_flat or len(detail) > MAX_DETAILS or len(orjson.dumps(detail)) > MAX_DETAIL_BYTES:
-        problem = f"must be an object of at most {MAX_DETAILS} texts and numbers, and {MAX_DETAIL_BYTES} bytes"
-        raise BadField("detail", detail, problem)
-    return dict(detail)
 
 
 def _sized(sandbox_id: str, shape: Any) -> dict[str, Any]:
