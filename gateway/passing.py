@@ -10,7 +10,6 @@ from gateway.errors import HostUnreachable
 from gateway.proxy import forward
 from gateway.routes import Passed
 from gateway.services import Call
-from gateway.sockets import forward_socket
 from gateway.upstream import Upstream
 
 Carry = Callable[[Upstream, str], Awaitable[int]]
@@ -30,6 +29,8 @@ async def pass_request(scope: Any, receive: Any, send: Any, call: Call, passed: 
 
 async def pass_socket(scope: Any, receive: Any, send: Any, call: Call, passed: Passed) -> None:
     """As `pass_request`, for a WebSocket. The key in a subprotocol ends here."""
+    from gateway.sockets import forward_socket
+
     target = _target(scope)
     offered = [each for each in scope.get("subprotocols") or () if not each.startswith(SUBPROTOCOL)]
 
