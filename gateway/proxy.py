@@ -62,7 +62,7 @@ async def forward(  # noqa: PLR0917  # what ASGI hands on, and where it goes
     if pieces is not None and asked.length is not None:
         passed.append((b"content-length", b"%d" % asked.length))
     exchange = upstream.stream(scope["method"], target, passed, body, waits=bool(ticket))
-    async with Watch(receive, pieces, answer_s) as watch, exchange as answer:
+    async with Watch(upstream.later, receive, pieces, answer_s) as watch, exchange as answer:
         watch.answered()
         status = answer.status
         if status == 404 and ticket:

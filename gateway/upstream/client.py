@@ -11,6 +11,7 @@ from contract.errors import BadField
 from gateway.errors import HostBroken, HostUnreachable
 from gateway.upstream.connection import Connection
 from gateway.upstream.dial import Connect, Dialler, Tls
+from gateway.upstream.later import Later
 from gateway.upstream.parts import Headers, declared_length, request_head
 from gateway.upstream.pool import Pool
 
@@ -80,7 +81,8 @@ class Exchange:
             connection.begin(self._head + body if type(body) is bytes else self._head, is_head=self._method == "HEAD")
             if body is not None and not isinstance(body, bytes):
                 self._sending = asyncio.create_task(self._send(connection, body))
-            await connection.head()
+            while not connection.status:
+                await connection.news()
         except BaseException:
             await self._leave(connection)
             raise
@@ -156,6 +158,10 @@ class Upstream:
         self.address = address
         self._pool = Pool(self.dialler)
         self._host = (b"host", self.dialler.authority)
+
+    @property
+    def later(self) -> Later:
+        return self._pool.later
 
     def stream(self, method: str, target: str, headers: Headers, body: Body = None, *, waits: bool = False) -> Exchange:
         """A request as a block that gives its answer.

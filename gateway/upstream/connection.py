@@ -26,7 +26,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None  # of the one task that reads
         self._room: asyncio.Future[None] | None = None  # done when the host takes bytes again
@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._error: BaseException | None = None
         self._in_exchange = False
-        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.closed: asyncio.Future[None] = self.loop.create_future()
         self.used = 0  # exchanges so far
         self.idle_since = 0.0
         self._reset(is_head=False)
@@ -78,28 +78,20 @@ class Connection(asyncio.Protocol):
 
     async def until_wanted(self, limit_s: float) -> None:
         """Wait until the host says that it wants the body (100), or answers; at most `limit_s`: it need say neither."""
-        self._go = self._loop.create_future()
-        timer = self._loop.call_later(limit_s, _done, self._go)
+        self._go = self.loop.create_future()
+        timer = self.loop.call_later(limit_s, _done, self._go)
         try:
             await self._go
         finally:
             timer.cancel()
             self._go = None
 
-    async def head(self) -> None:
-        """Wait until the answer's head is there."""
-        while not self.status:
-            await self.news()
-
-    async def news(self) -> None:
-        """Wait until something came, or raise what ended the connection."""
+    def news(self) -> asyncio.Future[None]:
+        """Done when something came. Raises what ended the connection."""
         if self._error is not None:
             raise self._error
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        self._waiter = self.loop.create_future()
+        return self._waiter
 
     def __aiter__(self) -> "Connection":
         return self
@@ -220,7 +212,7 @@ class Connection(asyncio.Protocol):
         _done(self.closed)
 
     def pause_writing(self) -> None:
-        self._room = self._loop.create_future()
+        self._room = self.loop.create_future()
 
     def resume_writing(self) -> None:
         _done(self._room)

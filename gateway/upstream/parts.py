@@ -10,6 +10,7 @@ MAX_HEADERS = 200
 
 TARGET = re.compile(r"/[!-~]*")
 LENGTH = re.compile(rb"[0-9]{1,18}")
+METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS"})
 METHOD = re.compile(r"[A-Z]{1,20}")
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -19,9 +20,9 @@ def request_head(method: str, target: str, headers: Headers, framing: bytes = b"
     """The bytes of a request's head. `framing` is the line that says how long the body is."""
     if not TARGET.fullmatch(target):
         raise BadField("path", target, "has characters that must be percent-encoded")
-    if not METHOD.fullmatch(method):
+    if method not in METHODS and not METHOD.fullmatch(method):
         raise BadField("method", method, "must be an HTTP method in capital letters")
-    parts = [method.encode(), b" ", target.encode(), b" HTTP/1.1\r\n"]
+    parts = [f"{method} {target} HTTP/1.1\r\n".encode()]
     for name, value in headers:
         parts += (name, b": ", value, b"\r\n")
     parts += (framing, b"\r\n")
