@@ -43,7 +43,7 @@ SANDBOXES = (
                 },
                 links={
                     "get": "get_sandbox",
-                    "run_command": "exec",
+                    "run_command": "run_command",
                     "pause": "pause_sandbox",
                     "destroy": "destroy_sandbox",
                 },
