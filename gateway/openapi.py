@@ -119,9 +119,7 @@ def _reply(reply: Reply) -> dict[str, Any]:
             name: {"description": what, "schema": {"type": "string"}} for name, what in reply.headers.items()
         }
     if reply.links:
-        said["links"] = {
-            name: {"operationId": target, "parameters": {"sandbox_id": LINKED}} for name, target in reply.links.items()
-        }
+        said["links"] = {name: {"operationId": name, "parameters": {reply.linked: LINKED}} for name in reply.links}
     return said
 
 

@@ -8,7 +8,11 @@ from gateway.operations.codes import BODY, HOSTS, KEYED, QUERY, Codes, together
 from gateway.operations.operation import HTML, PLAIN, Operation, Reply, json_reply
 
 NEW_KEY = json_reply(
-    "the key and its secret, which is shown this once", views.NEW_KEY, headers={"Location": "where the key is"}
+    "the key and its secret, which is shown this once",
+    views.NEW_KEY,
+    headers={"Location": "where the key is"},
+    links=("get_key", "rotate_key", "revoke_key"),
+    linked="key_id",
 )
 NO_KEY: Codes = {404: ("not_found",)}
 KEY = "/v1/keys/{key_id}"

@@ -23,7 +23,8 @@ class Reply:
     what: str
     content: Mapping[str, Schema] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)  # their names, and what they say
-    links: Mapping[str, str] = field(default_factory=dict)  # operations that go on with the reply's id
+    links: tuple[str, ...] = ()  # operations that go on with the reply's id
+    linked: str = "sandbox_id"  # as what that id stands in their paths
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,10 @@ from gateway.operations.codes import BODY, FOUND, GUEST, HOSTS, QUERY, together
 from gateway.operations.operation import JSON, PLAIN, STREAM, Header, Operation, Reply, json_reply
 
 ONE = "/v1/sandboxes/{sandbox_id}"
-GO_ON = ("get_sandbox", "run_command", "read_file", "write_file", "pause_sandbox", "resume_sandbox", "destroy_sandbox")
+GO_ON = (
+    *("get_sandbox", "pause_sandbox", "resume_sandbox", "set_timeout", "destroy_sandbox", "get_health", "get_logs"),
+    *("get_events", "run_command", "read_file", "write_file", "set_port", "attach"),
+)
 
 CREATE_MEANS = {
     "image": "what is in the machine; without it, the default of the host",
@@ -41,12 +44,7 @@ SANDBOXES = (
                     "Location": "where it is",
                     "Idempotent-Replayed": "true, if this is the reply of an earlier request",
                 },
-                links={
-                    "get": "get_sandbox",
-                    "run_command": "run_command",
-                    "pause": "pause_sandbox",
-                    "destroy": "destroy_sandbox",
-                },
+                links=GO_ON,
             )
         },
         Scope.SANDBOXES,

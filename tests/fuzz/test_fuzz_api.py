@@ -52,7 +52,9 @@ def test_no_request_finds_a_reply_that_the_document_does_not_have(cluster: Clust
     gateway = cluster.gateways[0]
     secret = cluster.key("fuzz", pools=POOLS, scopes=EVERYTHING)
     wait_for(lambda: ask(gateway.port, "GET", "/v1/keys", key=secret).status == 200, "the key is known")
-    wait_for(lambda: ask(gateway.port, "POST", "/v1/sandboxes", key=secret).status == 201, "a first machine", gateway.told)
+    wait_for(
+        lambda: ask(gateway.port, "POST", "/v1/sandboxes", key=secret).status == 201, "a first machine", gateway.told
+    )
     url = f"http://127.0.0.1:{gateway.port}"
     fuzzed = subprocess.run(
         [
