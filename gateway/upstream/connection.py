@@ -232,14 +232,8 @@ class Connection(asyncio.Protocol):
         if status < 200:
             self._skip(status)
             return
-        headers = self.headers
-        if (
-            self._overhead > MAX_HEAD_BYTES
-            and sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEAD_BYTES
-        ):
-            raise self._too_long()
-        if len(headers) > MAX_HEADERS:
-            raise self._too_long()
+        if len(self.headers) > MAX_HEADERS or self._overhead > MAX_HEAD_BYTES:
+            self._check_head()
         self._overhead = 0
         self._keep_alive = parser.should_keep_alive()
         self._find_length(status)
@@ -249,6 +243,12 @@ class Connection(asyncio.Protocol):
         self.status = status
         if self._go is not None:
             _done(self._go)
+
+    def _check_head(self) -> None:
+        """What came with the head may be body: count what is head."""
+        size = sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if len(self.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
+            raise self._too_long()
 
     def _skip(self, status: int) -> None:
         """An answer before the answer: 100 lets us send the body, the others say nothing to us."""
