@@ -157,7 +157,7 @@ class Upstream:
         self.dialler = Dialler(address, tls, connect)
         self.address = address
         self._pool = Pool(self.dialler)
-        self._host = (b"host", self.dialler.authority)
+        self._host = self.dialler.authority
 
     @property
     def later(self) -> Later:
@@ -169,7 +169,6 @@ class Upstream:
         A body that is an iterable is sent in chunks unless `headers` has its content-length. `waits`: the body is not
         begun before the host has said that it wants it, or nothing for a second.
         """
-        found: list[tuple[bytes, bytes]] = [self._host, *headers]
         framing, length = b"", None
         if isinstance(body, bytes):
             framing = b"content-length: %d\r\n" % len(body)
@@ -177,8 +176,8 @@ class Upstream:
             length = declared_length(headers)
             framing = b"transfer-encoding: chunked\r\n" if length is None else b""
             if waits:
-                found.append((b"expect", b"100-continue"))
-        head = request_head(method, target, found, framing)
+                headers = [*headers, (b"expect", b"100-continue")]
+        head = request_head(method, target, self._host, headers, framing)
         return Exchange(self._pool, method, head, body, length=length, waits=waits)
 
     async def call(
