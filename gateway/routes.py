@@ -108,7 +108,13 @@ def passed_of(method: str, path: str) -> tuple[str, Passed | None]:
     return sandbox, found
 
 
-def methods_of(rest: str) -> set[str]:
-    """The methods of what is passed under this path behind an id."""
-    plain = "/ports/{port}" if PORT.fullmatch(rest) else rest
-    return {each.method for each in PASSED if each.rest == plain and each.method != "WS"}
+_METHODS = [
+    (re.compile(re.sub(r"{\w+}", "[^/]+", each.path)), each.method)
+    for each in (*OPERATIONS, *PASSED)
+    if each.method != "WS"
+]
+
+
+def methods_of(path: str) -> set[str]:
+    """The methods that there are under this path."""
+    return {method for pattern, method in _METHODS if pattern.fullmatch(path)}

@@ -52,9 +52,8 @@ def test_no_request_finds_a_reply_that_the_document_does_not_have(cluster: Clust
     gateway = cluster.gateways[0]
     secret = cluster.key("fuzz", pools=POOLS, scopes=EVERYTHING)
     wait_for(lambda: ask(gateway.port, "GET", "/v1/keys", key=secret).status == 200, "the key is known")
-    wait_for(
-        lambda: ask(gateway.port, "POST", "/v1/sandboxes", key=secret).status == 201, "a first machine", gateway.told
-    )
+    first = ask(gateway.port, "POST", "/v1/sandboxes", key=secret)
+    assert first.status == 201, first
     url = f"http://127.0.0.1:{gateway.port}"
     fuzzed = subprocess.run(
         [
@@ -68,6 +67,7 @@ def test_no_request_finds_a_reply_that_the_document_does_not_have(cluster: Clust
             "SCHEMATHESIS_HOOKS": "tests.fuzz.fuzz_hooks",
             "PYTHONPATH": str(ROOT),
             "WARREN_FUZZ_URL": url,
+            "WARREN_FUZZ_SANDBOX": first.json["id"],
             "WARREN_FUZZ_KEY": secret,
             "WARREN_FUZZ_KEY_ID": key_id(secret),
         },
