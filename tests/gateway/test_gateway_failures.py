@@ -165,7 +165,11 @@ def test_several_workers_share_one_port(cluster: Cluster) -> None:
     gateway = cluster.add_gateway(GATEWAY_WORKERS="2")
     cluster.wait_until_alive()
     red = cluster.key("red")
-    assert [ask(gateway.port, "GET", "/v1/sandboxes", key=red).status for _ in range(8)] == [200] * 8
+
+    def is_known_to_all() -> bool:
+        return [ask(gateway.port, "GET", "/v1/sandboxes", key=red).status for _ in range(8)] == [200] * 8
+
+    wait_for(is_known_to_all, "the key in all workers")
     assert gateway.kill(signal.SIGTERM) == 0, gateway.told()
 
 
