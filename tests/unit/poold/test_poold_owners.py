@@ -56,8 +56,20 @@ async def test_an_owner_reserves_until_its_pools_are_full(tmp_path: Path) -> Non
         taken = page["rows"][0]["id"]
         assert (await book(host, "POST", "/release", {"ids": [taken, "unknown"]})).json == {"released": 1}
         assert (await reserve(host, 9)).json == {"id": an_id(9), "repeated": False}
+
+
+async def test_an_owner_that_is_refused_again_and_again_fills_no_audit(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        await book(host, "POST", "/open", {})
+        for _ in range(5):
+            assert (await reserve(host, 1, vcpus=5)).status == 429
+        host.clock.advance(60)
+        assert (await reserve(host, 1, vcpus=6)).status == 429
         noted = await host.audit(action="book.refused")
-        assert [(row.owner, row.detail["asked"]) for row in noted] == [("ada", ROOM)] * 4
+        assert [(row.owner, row.sandbox, row.detail["asked"]["vcpus"], row.detail["times"]) for row in noted] == [
+            ("ada", an_id(1), 5, 1),
+            ("ada", an_id(1), 6, 5),
+        ]
 
 
 async def test_what_is_reserved_is_there_after_a_restart(tmp_path: Path) -> None:
