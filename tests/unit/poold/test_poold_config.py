@@ -94,7 +94,7 @@ def test_a_bad_value_is_refused_with_its_name(name: str, value: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(**{name: value})
     assert name in str(caught.value)
-    assert value in str(caught.value) or repr(value) in str(caught.value)
+    assert repr(value) in str(caught.value)
 
 
 @given(st.sampled_from(sorted(BAD)), st.text())
