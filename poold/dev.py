@@ -15,23 +15,20 @@ FOLDER = Path(__file__).resolve().parent.parent / "build" / "up"
 LOG = FOLDER / "poold.log"
 PID = FOLDER / "poold.pid"
 ADDRESS = os.environ.get("POOLD_LISTEN", "127.0.0.1:7070")
+SOCKET = Path(os.environ.get("POOLD_RUN_DIR", "/run/warren")) / "poold.sock"
 READY_LIMIT_S = 180.0  # the first time each image is booted and frozen
 STOP_LIMIT_S = 60.0
 STOP_ALL = [sys.executable, "-m", "poold", "--stop-all"]
 
 HINT = """
-Warren is up: poold at http://{address}, its log in {log}
+Warren is up: poold at http://{address} for gateways, its log in {log}
 
-Create a sandbox, and run a command in it:
+Create a sandbox, and run a command in it, as the operator of this host:
 
-  curl -sS -X POST http://{address}/v1/sandboxes -d '{{"image": "python"}}'
-  curl -sS http://{address}/v1/sandboxes/ID/exec -d '{{"cmd": "uname -a"}}'
+  curl -sS --unix-socket {socket} -X POST http://warren/v1/sandboxes -d '{{"image": "python"}}'
+  curl -sS --unix-socket {socket} http://warren/v1/sandboxes/ID/exec -d '{{"cmd": "uname -a"}}'
 
-In one go:
-
-  ID=$(curl -sS -X POST http://{address}/v1/sandboxes -d '{{"image": "python"}}' | sed 's/.*"id":"\\([^"]*\\)".*/\\1/')
-  curl -sS http://{address}/v1/sandboxes/$ID/exec -d '{{"cmd": "uname -a"}}'
-
+Look at it: .venv/bin/python -m poold.ctl status
 Stop it with: make down
 """
 
@@ -48,7 +45,7 @@ def up() -> None:
     if _running() is None:
         _start()
     _wait_until_warm()
-    print(HINT.format(address=ADDRESS, log=LOG))  # noqa: T201 — this is its output
+    print(HINT.format(address=ADDRESS, socket=SOCKET, log=LOG))  # noqa: T201 — this is its output
 
 
 def down() -> None:

@@ -20,7 +20,7 @@ OVERHEAD_MB = 160  # what poold counts for a machine besides its memory
 
 
 def _status(host: Host) -> dict[str, Any]:
-    reply = Api(host.port, socket=host.socket).call("GET", "/admin/status")
+    reply = Api(host, as_operator=True).call("GET", "/admin/status")
     assert reply.status == 200, reply
     status: dict[str, Any] = reply.json
     return status
@@ -242,7 +242,7 @@ def test_everything_goes_on_after_a_pause_in_which_poold_was_restarted(
     open_own: OpenOwn, end: Callable[[Host], None]
 ) -> None:
     with open_own() as host:
-        sandbox = Api(host.port).create()
+        sandbox = Api(host).create()
         life = Life.begin(sandbox)
         view = sandbox.pause()
         end(host)
