@@ -60,10 +60,11 @@ async def release(request: Request) -> Response:
     fields.end()
     owner = owner_name(request.path_params["owner"])
     free = partial(reservations.release, owner=owner, ids=ids, forget=forget)
-    return json_reply({"released": await services(request).ledger.write(free)})
+    # Not durable: room that a loss of power took back is found again by whoever needs it.
+    return json_reply({"released": await services(request).ledger.write(free, durable=False)})
 
 
-async def close(request: Request) -> Response:
+async def close_book(request: Request) -> Response:
     Fields.parse(await read_body(request)).end()
     owner, caller = owner_name(request.path_params["owner"]), caller_of(request)
     shut = partial(reservations.close_book, owner=owner, now_ms=_now_ms(request), request=caller.request)
@@ -71,7 +72,7 @@ async def close(request: Request) -> Response:
     return json_reply({"rows": [row.view() for row in rows], "repeats": [one.view() for one in remembered]})
 
 
-async def open_(request: Request) -> Response:
+async def open_book(request: Request) -> Response:
     """`opened` is false if the book was open, and so is as it was."""
     fields = Fields.parse(await read_body(request, MAX_BOOK_BYTES))
     brought = [_brought(row) for row in fields.inner_list("rows", max_count=MAX_BROUGHT)]
@@ -118,7 +119,7 @@ async def note(request: Request) -> Response:
     def add(db: Any) -> int:
         return len([audit.add(db, entry) for entry in entries])
 
-    return json_reply({"rows": await services(request).ledger.write(add)})
+    return json_reply({"rows": await services(request).ledger.write(add, durable=False)})
 
 
 async def used(request: Request) -> Response:
@@ -146,9 +147,14 @@ def _pools(request: Request) -> Pools:
 
 
 async def _note_refusal(request: Request, owner: str, sandbox_id: str, error: PoolExhausted) -> None:
-    detail = {name: error.details[name] for name in ("used", "allowed", "asked")}
+    """An owner at its limit may ask again and again: its rows are few, and say how often."""
+    now_ms = _now_ms(request)
+    times = services(request).full_books.count(owner, now_ms)
+    if not times:
+        return
+    detail = {name: error.details[name] for name in ("used", "allowed", "asked")} | {"times": times}
     entry = audit.Entry(
-        _now_ms(request),
+        now_ms,
         "book.refused",
         owner=owner,
         sandbox=sandbox_id,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from contract.errors import CapacityError
 from contract.ids import new_id
 from contract.keys import Pools
 from contract.tickets import HEADER, Access
@@ -56,8 +57,20 @@ async def test_an_owner_reserves_until_its_pools_are_full(tmp_path: Path) -> Non
         taken = page["rows"][0]["id"]
         assert (await book(host, "POST", "/release", {"ids": [taken, "unknown"]})).json == {"released": 1}
         assert (await reserve(host, 9)).json == {"id": an_id(9), "repeated": False}
+
+
+async def test_an_owner_that_is_refused_again_and_again_fills_no_audit(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        await book(host, "POST", "/open", {})
+        for _ in range(5):
+            assert (await reserve(host, 1, vcpus=5)).status == 429
+        host.clock.advance(60)
+        assert (await reserve(host, 1, vcpus=6)).status == 429
         noted = await host.audit(action="book.refused")
-        assert [(row.owner, row.detail["asked"]) for row in noted] == [("ada", ROOM)] * 4
+        assert [(row.owner, row.sandbox, row.detail["asked"]["vcpus"], row.detail["times"]) for row in noted] == [
+            ("ada", an_id(1), 5, 1),
+            ("ada", an_id(1), 6, 5),
+        ]
 
 
 async def test_what_is_reserved_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -121,21 +134,22 @@ async def test_states_tell_what_lives_what_ended_and_what_was_never_here(tmp_pat
 
 
 async def test_what_is_being_created_counts_before_it_is_written_down(tmp_path: Path) -> None:
-    async with open_host(tmp_path) as host:
-        host.engine.held.add("build_snapshot")  # the first of its shape: nothing is in the ledger until it is there
+    async with open_host(tmp_path, warm=1, slots=1) as host:
+        await host.ready()
+        host.engine.held.add("destroy")  # a warm machine of another shape has to make room first
         ticket = host.gateway.sign("ada", Access.WRITE, an_id(1))
-        creating = asyncio.create_task(host.knock("POST", "/v1/sandboxes", {}, **{HEADER: ticket}))
+        creating = asyncio.create_task(host.knock("POST", "/v1/sandboxes", {"memory_mb": 128}, **{HEADER: ticket}))
         await host.until(lambda: bool(host.sandboxes.creations.of("ada")))
+        written = (await host.ask("GET", "/v1/sandboxes", owner="ada")).json["sandboxes"]
         states = (await host.ask("POST", "/v1/sandboxes/states", {"ids": [an_id(1)]})).json["states"]
-        assert states == {an_id(1): "pending"}
-        living = (await host.ask("GET", "/v1/owners/ada/sandboxes", owner="ada")).json["rows"]
-        assert [row["id"] for row in living] == [an_id(1)]
-        assert (await host.ask("GET", "/v1/owners/bob/sandboxes", owner="bob")).json["rows"] == []
+        living = [await host.ask("GET", f"/v1/owners/{owner}/sandboxes", owner=owner) for owner in ("ada", "bob")]
+        host.sandboxes.creations.end(CapacityError("that is enough"))
         host.engine.held.clear()
-        assert (await creating).status == 201
-        assert (await host.ask("POST", "/v1/sandboxes/states", {"ids": [an_id(1)]})).json["states"][
-            an_id(1)
-        ] == "running"
+        assert (await creating).status == 503
+        assert written == []
+        assert states == {an_id(1): "pending"}
+        assert [[row["id"] for row in reply.json["rows"]] for reply in living] == [[an_id(1)], []]
+        assert (await host.ask("POST", "/v1/sandboxes/states", {"ids": [an_id(1)]})).json["states"] == {an_id(1): None}
 
 
 async def test_rows_of_gateways_join_the_audit_and_none_is_from_the_future(tmp_path: Path) -> None:

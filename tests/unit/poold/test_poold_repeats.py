@@ -1,13 +1,18 @@
 """Creates that come twice: one sandbox, one reply, whatever happened in between."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import orjson
 import pytest
+from starlette.requests import Request
 
 from contract.errors import CapacityError
+from contract.models import Caller, CreateSandbox
 from contract.tickets import HEADER, Access
+from poold.api.repeats import once
 from poold.ledger import replies
 from poold.ledger.replies import Reply as Kept
 from tests.unit.poold.poold_fake_engine import FakeEngine
@@ -97,6 +102,23 @@ async def test_a_client_that_leaves_finds_its_sandbox_when_it_comes_again(tmp_pa
         again = asyncio.create_task(create(host))
         host.engine.held.clear()
         reply = await again
+        assert (reply.status, reply.json["state"], is_replayed(reply)) == (201, "running", True)
+
+
+async def test_a_create_that_is_cancelled_goes_on_to_its_end_and_is_kept(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        host.engine.held.add("restore")
+        app = SimpleNamespace(state=SimpleNamespace(services=host.services))
+        request = Request({"type": "http", "app": app, "headers": []})
+        wanted = CreateSandbox.parse(b"", host.services.facts.limits)
+        make = partial(host.sandboxes.create, wanted, Caller("ada"), ONE)
+        creating = asyncio.create_task(once(request, ONE, ASKED, make))
+        await host.until(lambda: host.engine.calls["restore"] == 1)
+        creating.cancel()
+        host.engine.held.clear()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        reply = await create(host)
         assert (reply.status, reply.json["state"], is_replayed(reply)) == (201, "running", True)
 
 
