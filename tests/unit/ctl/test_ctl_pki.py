@@ -5,69 +5,27 @@ import io
 import json
 import os
 import shutil
-import socket
 import ssl
 import stat
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from contract.identity import Identity, Kind, peer_identity
-from contract.tickets import Access, BadTicket, Signer, Verifier, public_pems
+from contract.identity import Identity, Kind
+from contract.tickets import Access, BadTicket
 from poold import files, pki
-from poold.ctl import pki as commands
-from poold.ctl.client import Client
-from poold.ctl.context import Context
 from poold.ctl.errors import CtlError
 from poold.ctl.output import Output
-from poold.ctl.parser import build
-from tests.unit.ctl.conftest import LIMIT_S, Ctl
+from tests.unit.ctl.conftest import Ctl
+from tests.unit.ctl.ctl_cluster import NOW_MS, Cluster, context_of, handshake
 
 DAY_MS = 24 * 3600 * 1000
-NOW_MS = 1_800_000_000_000
 SHARED_FILES = {"ca.pem": 0o644, "tickets.pub": 0o644}
 AUTHORITY_FILES = {**SHARED_FILES, "ca.key": 0o600, "tickets.key": 0o600}
 HOST_FILES = {**SHARED_FILES, "host.pem": 0o644, "host.key": 0o600}
 GATEWAY_FILES = {**SHARED_FILES, "gateway.pem": 0o644, "gateway.key": 0o600, "tickets.key": 0o600}
-
-
-class Cluster:
-    """An authority, a host and a gateway, made by the real commands in this process."""
-
-    def __init__(self, folder: Path) -> None:
-        self.ca, self.host, self.gateway = (folder / name for name in ("ca", "a", "g"))
-        self.do("pki", "init", self.ca)
-        self.do("pki", "issue", self.ca, "host", "a", "--address", "127.0.0.1", "a.example.org", "--out", self.host)
-        self.do("pki", "issue", self.ca, "gateway", "g", "--out", self.gateway)
-
-    def do(self, *words: object) -> Any:
-        """What the command says as JSON. Its errors are raised."""
-        asked = build().parse_args([str(word) for word in words])
-        said = io.StringIO()
-        function = getattr(commands, asked.run.partition(".")[2])
-        function(Context(asked, Client(Path("/nowhere"), 1), Output(said, as_json=True)))
-        return json.loads(said.getvalue())
-
-    def renew(self, folder: Path) -> Any:
-        return self.do("pki", "renew", folder, "--ca", self.ca)
-
-    def signer(self) -> Signer:
-        return Signer((self.gateway / "tickets.key").read_bytes(), now_ms=lambda: NOW_MS, nonce=lambda: "n")
-
-    def verifier(self) -> Verifier:
-        return Verifier("a", public_pems((self.host / "tickets.pub").read_bytes()), now_ms=lambda: NOW_MS)
-
-    def takes_tickets(self) -> bool:
-        try:
-            return self.verifier().verify(self.signer().sign("a", "ann", Access.READ)).owner == "ann"
-        except BadTicket:
-            return False
 
 
 @pytest.fixture
@@ -81,43 +39,6 @@ def modes(folder: Path) -> dict[str, int]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def context_of(folder: Path, kind: Kind, purpose: ssl.Purpose) -> ssl.SSLContext:
-    """As poold and the gateway use it: TLS 1.3, both sides shown, and what later Pythons insist on."""
-    context = ssl.create_default_context(purpose, cafile=str(folder / "ca.pem"))
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.verify_flags |= ssl.VERIFY_X509_STRICT
-    context.load_cert_chain(folder / f"{kind}.pem", folder / f"{kind}.key")
-    return context
-
-
-def handshake(
-    server: ssl.SSLContext, client: ssl.SSLContext, name: str = "127.0.0.1"
-) -> tuple[Identity | None, Identity | None]:
-    """Whom the client meets, and whom the server meets."""
-    near, far = socket.socketpair()
-    near.settimeout(LIMIT_S)
-    far.settimeout(LIMIT_S)
-    met: list[Identity | None] = []
-
-    def serve() -> None:
-        with contextlib.suppress(OSError), server.wrap_socket(far, server_side=True) as accepted:
-            met.append(peer_identity(accepted.getpeercert()))
-            accepted.sendall(b"!")
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        with client.wrap_socket(near, server_hostname=name) as connected:
-            assert connected.recv(1) == b"!"  # in TLS 1.3 a client hears only now that its certificate was refused
-            whom = peer_identity(connected.getpeercert())
-    finally:
-        near.close()
-        thread.join(LIMIT_S)
-        far.close()
-    return whom, met[0]
 
 
 class TestFolders:
@@ -218,113 +139,6 @@ def failing_sync(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", fsync)
         yield
-
-
-class TestTls:
-    def test_a_gateway_and_a_host_know_each_other(self, cluster: Cluster) -> None:
-        server = context_of(cluster.host, Kind.HOST, ssl.Purpose.CLIENT_AUTH)
-        client = context_of(cluster.gateway, Kind.GATEWAY, ssl.Purpose.SERVER_AUTH)
-        for name in ("127.0.0.1", "a.example.org"):
-            assert handshake(server, client, name) == (Identity(Kind.HOST, "a"), Identity(Kind.GATEWAY, "g"))
-
-    def test_another_address_than_the_certificates_is_refused(self, cluster: Cluster) -> None:
-        server = context_of(cluster.host, Kind.HOST, ssl.Purpose.CLIENT_AUTH)
-        client = context_of(cluster.gateway, Kind.GATEWAY, ssl.Purpose.SERVER_AUTH)
-        for name in ("127.0.0.2", "b.example.org"):
-            with pytest.raises(ssl.SSLCertVerificationError):
-                handshake(server, client, name)
-
-    def test_neither_side_takes_a_certificate_for_the_other_side(self, cluster: Cluster) -> None:
-        """A host's key does not open other hosts, and a gateway's cannot play a host."""
-        server = context_of(cluster.host, Kind.HOST, ssl.Purpose.CLIENT_AUTH)
-        with pytest.raises(OSError, match=r"(?i)alert|reset|eof|broken pipe"):
-            handshake(server, context_of(cluster.host, Kind.HOST, ssl.Purpose.SERVER_AUTH))
-        client = context_of(cluster.gateway, Kind.GATEWAY, ssl.Purpose.SERVER_AUTH)
-        client.check_hostname = False
-        with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
-            handshake(context_of(cluster.gateway, Kind.GATEWAY, ssl.Purpose.CLIENT_AUTH), client)
-
-    def test_another_clusters_certificates_are_refused_on_both_sides(self, cluster: Cluster, folder: Path) -> None:
-        (folder / "other").mkdir()
-        other = Cluster(folder / "other")
-        server = context_of(cluster.host, Kind.HOST, ssl.Purpose.CLIENT_AUTH)
-        strange = context_of(other.gateway, Kind.GATEWAY, ssl.Purpose.SERVER_AUTH)
-        with pytest.raises(ssl.SSLCertVerificationError):
-            handshake(server, strange)
-        strange.load_verify_locations(cluster.ca / "ca.pem")  # now it is content with the host
-        with pytest.raises(OSError, match=r"(?i)alert|reset|eof|broken pipe"):
-            handshake(server, strange)
-
-    def test_a_gateway_with_addresses_may_serve_clients_of_its_own(self, cluster: Cluster, folder: Path) -> None:
-        addresses = ("example.org", "*.example.org")
-        cluster.do("pki", "issue", cluster.ca, "gateway", "front", "--address", *addresses, "--out", folder / "front")
-        server = context_of(folder / "front", Kind.GATEWAY, ssl.Purpose.CLIENT_AUTH)
-        server.verify_mode = ssl.CERT_NONE
-        client = ssl.create_default_context(cafile=str(cluster.ca / "ca.pem"))
-        assert handshake(server, client, "8000-sb-x.example.org")[0] == Identity(Kind.GATEWAY, "front")
-
-    def test_granian_takes_the_keys_and_asks_for_the_certificates(self, cluster: Cluster, folder: Path) -> None:
-        """Its TLS is not OpenSSL's: rustls."""
-        client = context_of(cluster.gateway, Kind.GATEWAY, ssl.Purpose.SERVER_AUTH)
-        nobody = ssl.create_default_context(cafile=str(cluster.ca / "ca.pem"))
-        with granian(cluster.host) as port:
-            assert b" 200 " in wait_until_answered(port, client)
-            with pytest.raises(OSError, match=r"(?i)certificate.required|reset|eof"):
-                ask(port, nobody)
-
-
-APP = """
-async def app(scope, receive, send):
-    if scope["type"] == "http":
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"yes"})
-
-if __name__ == "__main__":
-    import sys
-    from granian import Granian
-    from pathlib import Path
-    from granian.constants import Interfaces
-    folder = Path(sys.argv[2])
-    Granian(__file__ + ":app", "127.0.0.1", int(sys.argv[1]), interface=Interfaces.ASGINL, ssl_cert=folder / "host.pem",
-            ssl_key=folder / "host.key", ssl_ca=folder / "ca.pem", ssl_client_verify=True, log_enabled=False).serve()
-"""
-
-
-@contextlib.contextmanager
-def granian(folder: Path) -> Iterator[int]:
-    program = folder.parent / "served.py"
-    program.write_text(APP)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with subprocess.Popen([sys.executable, str(program), str(port), str(folder)]) as process:
-        try:
-            yield port
-        finally:
-            process.terminate()
-
-
-def ask(port: int, context: ssl.SSLContext) -> bytes:
-    with (
-        socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as plain,
-        context.wrap_socket(plain, server_hostname="127.0.0.1") as connected,
-    ):
-        connected.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-        if not (answer := connected.recv(4096)):
-            raise EOFError("unexpected eof")
-        return answer
-
-
-def wait_until_answered(port: int, context: ssl.SSLContext) -> bytes:
-    deadline = threading.Event()
-    timer = threading.Timer(LIMIT_S, deadline.set)
-    timer.start()
-    try:
-        while not deadline.wait(0.05):
-            with contextlib.suppress(ConnectionRefusedError):
-                return ask(port, context)
-    finally:
-        timer.cancel()
-    raise TimeoutError(f"nobody listens on {port}")
 
 
 class TestRenew:
