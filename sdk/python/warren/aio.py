@@ -45,9 +45,12 @@ class AsyncWarren:
         state: str | Sequence[str] | None = None,
         metadata: Mapping[str, str] | None = None,
         image: str | None = None,
+        owner: str | None = None,
     ) -> "AsyncListing":
         """For `async for`."""
-        return AsyncListing(self._line, lambda before: self._line.send(calls.listed(state, metadata, image, before)))
+        return AsyncListing(
+            self._line, lambda before: self._line.send(calls.listed(state, metadata, image, owner, before))
+        )
 
     async def hosts(self) -> list[dict[str, Any]]:
         return await self._line.send(calls.hosts())
@@ -233,6 +236,7 @@ class AsyncSandbox:
     async def preview_url(self, port: int, *, public: bool = False, expires_sec: int | None = None) -> str:
         if public:
             await self._know(calls.publish(self.id, port, public=True))
+            return self._line.config.url + calls.preview_path(self.id, port)
         return await self._line.send(calls.link(self.id, port, expires_sec))
 
     async def unpublish(self, port: int) -> Info:
@@ -275,5 +279,5 @@ class AsyncKeys:
     async def revoke(self, key: str) -> None:
         await self._line.send(calls.revoke_key(key))
 
-    async def rotate(self, key: str) -> NewKey:
-        return await self._line.send(calls.rotate_key(key))
+    async def rotate(self, key: str, grace_sec: int = 0) -> NewKey:
+        return await self._line.send(calls.rotate_key(key, grace_sec))

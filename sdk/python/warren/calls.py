@@ -4,7 +4,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypedDict, TypeVar
 from urllib.parse import quote
 
@@ -106,11 +106,11 @@ def listed(
     states: str | Sequence[str] | None,
     metadata: Mapping[str, str] | None,
     image: str | None,
+    owner: str | None,
     before: str | None,
-    limit: int = MAX_PAGE,
 ) -> Call[Page[Info]]:
     state = states if isinstance(states, str | None) else ",".join(states)
-    asked = {"state": state, "image": image, "before": before, "limit": limit}
+    asked = {"state": state, "image": image, "owner": owner, "before": before, "limit": MAX_PAGE}
     asked |= {f"metadata.{name}": value for name, value in (metadata or {}).items()}
     return Call("GET", SANDBOXES, _page, query=_query(asked), is_repeatable=True)
 
@@ -213,12 +213,12 @@ def revoke_key(key: str) -> Call[None]:
     return Call("DELETE", f"/v1/keys/{quote(key, safe='')}", _nothing, is_repeatable=True)
 
 
-def rotate_key(key: str) -> Call[NewKey]:
-    return Call("POST", f"/v1/keys/{quote(key, safe='')}/rotate", _new_key)
+def rotate_key(key: str, grace_sec: int) -> Call[NewKey]:
+    return Call("POST", f"/v1/keys/{quote(key, safe='')}/rotate", _new_key, body={"grace_sec": grace_sec})
 
 
-def repeatable(call: Call[T], is_repeatable: bool) -> Call[T]:
-    return replace(call, is_repeatable=is_repeatable)
+def preview_path(sandbox: str, port: int) -> str:
+    return f"/p/{quote(sandbox, safe='')}/{port}/"
 
 
 def _one(sandbox: str) -> str:

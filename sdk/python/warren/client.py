@@ -48,9 +48,13 @@ class Warren:
         state: str | Sequence[str] | None = None,
         metadata: Mapping[str, str] | None = None,
         image: str | None = None,
+        owner: str | None = None,
     ) -> "Listing":
-        """Your sandboxes, newest first, page after page; without `state` all but those that stopped."""
-        return Listing(self._line, lambda before: self._line.send(calls.listed(state, metadata, image, before)))
+        """Your sandboxes, newest first, page after page; without `state` all but those that stopped.
+
+        With an admin key, `owner` asks for somebody else's, and `"*"` for everybody's.
+        """
+        return Listing(self._line, lambda before: self._line.send(calls.listed(state, metadata, image, owner, before)))
 
     def hosts(self) -> list[dict[str, Any]]:
         """The hosts and how they are. For admin keys."""
@@ -261,6 +265,7 @@ class Sandbox:
         """An address that shows a port of the sandbox: with a signed link, or `public`, for everybody without one."""
         if public:
             self._know(calls.publish(self.id, port, public=True))
+            return self._line.config.url + calls.preview_path(self.id, port)
         return self._line.send(calls.link(self.id, port, expires_sec))
 
     def unpublish(self, port: int) -> Info:
@@ -296,6 +301,6 @@ class Keys:
     def revoke(self, key: str) -> None:
         self._line.send(calls.revoke_key(key))
 
-    def rotate(self, key: str) -> NewKey:
-        """A new secret for the same rights; the old key ends."""
-        return self._line.send(calls.rotate_key(key))
+    def rotate(self, key: str, grace_sec: int = 0) -> NewKey:
+        """A new secret for the same rights; the old one is good for `grace_sec` more seconds."""
+        return self._line.send(calls.rotate_key(key, grace_sec))

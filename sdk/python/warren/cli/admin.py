@@ -41,8 +41,8 @@ def _host(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _host_state(row: dict[str, Any]) -> str:
-    if row.get("alive") is False:
-        return "dead"
+    if row.get("health", "alive") != "alive":
+        return str(row["health"])
     if row.get("draining"):
         return "draining"
     return "ready" if row.get("ready", True) else "full"
@@ -53,20 +53,21 @@ def usage(context: Context) -> int:
     if context.out.as_json:
         context.out.json(told)
     else:
-        context.out.facts(_flat(told) or {"usage": "none"})
+        _usage_table(context, told.get("owners") or [])
+        if told.get("incomplete"):
+            say(f"that is not all: {', '.join(map(str, told['incomplete']))} cannot be asked")
     return errors.DONE
 
 
-def _flat(value: dict[str, Any], within: str = "") -> dict[str, object]:
-    """Facts of any depth, a line each: `used memory mb  512`."""
-    found: dict[str, object] = {}
-    for name, item in value.items():
-        words = f"{within} {name.replace('_', ' ')}".strip()
-        if isinstance(item, dict):
-            found |= _flat(item, words)
-        else:
-            found[words] = ", ".join(map(str, item)) if isinstance(item, list) else item
-    return found
+def _usage_table(context: Context, rows: list[dict[str, Any]]) -> None:
+    """Whatever the hosts count, a column each."""
+    names = sorted({name for row in rows for name in row if name != "owner"})
+    titles = ["OWNER", *(f">{name.replace('_', ' ').upper()}" for name in names)]
+    context.out.table(titles, [[row.get("owner", "-"), *(_number(row.get(name)) for name in names)] for row in rows])
+
+
+def _number(value: object) -> str:
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else "-"
 
 
 def keys_ls(context: Context) -> int:
@@ -104,7 +105,7 @@ def keys_create(context: Context) -> int:
 
 
 def keys_rotate(context: Context) -> int:
-    return _show_secret(context, context.warren.keys.rotate(_whole_id(context)))
+    return _show_secret(context, context.warren.keys.rotate(_whole_id(context), context.asked.grace))
 
 
 def keys_revoke(context: Context) -> int:

@@ -129,6 +129,7 @@ def _ls(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-a", "--all", action="store_true", help="stopped ones too")
     parser.add_argument("--state", metavar="STATE[,STATE]", help="only in these states")
     parser.add_argument("--image", metavar="NAME", help="only of this image")
+    parser.add_argument("--owner", metavar="NAME", help="somebody else's, or * for everybody's (admin)")
     _pairs(parser, "--metadata", "only those with it")
     parser.add_argument("-q", "--quiet", action="store_true", help="only their ids")
     parser.add_argument("-w", "--watch", action="store_true", help="again and again, until you interrupt it")
@@ -197,10 +198,11 @@ def _keys(group: Group) -> None:
     create.add_argument("--days", type=_count, metavar="N", help="then it expires")
     for name in ("vcpus", "memory-mb", "disk-mb"):
         create.add_argument(f"--{name}", type=_count, metavar="N", help="of all its sandboxes together")
-    for name, help in (("revoke", "end one"), ("rotate", "a new secret for the same rights")):
-        _leaf(group, name, f"admin.keys_{name}", help).add_argument(
-            "key", metavar="KEY", help="its id, or the beginning"
-        )
+    revoke = _leaf(group, "revoke", "admin.keys_revoke", "end one")
+    rotate = _leaf(group, "rotate", "admin.keys_rotate", "a new secret for the same rights")
+    for parser in (revoke, rotate):
+        parser.add_argument("key", metavar="KEY", help="its id, or the first characters of it")
+    rotate.add_argument("--grace", type=_seconds, default=0, metavar="TIME", help="how long the old one is good (0)")
 
 
 def _number(text: str) -> int:

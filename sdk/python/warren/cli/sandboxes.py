@@ -48,7 +48,7 @@ def ls(context: Context) -> int:
 def _list(context: Context) -> None:
     asked, out = context.asked, context.out
     states = asked.state.split(",") if asked.state else EVERY_STATE if asked.all else None
-    listing = context.warren.sandboxes(states, dict(asked.metadata), asked.image)
+    listing = context.warren.sandboxes(states, dict(asked.metadata), asked.image, asked.owner)
     with busy("asking the hosts"):
         infos = [sandbox.info for sandbox in listing]
     if out.as_json:
