@@ -240,7 +240,7 @@ def show(key: str) -> None:
     environment = {**os.environ, "WARREN_URL": f"http://{GATEWAY}", "WARREN_API_KEY": key}
 
     def warren(*words: str) -> str:
-        argv = [sys.executable, "-m", "warren", *words]
+        argv = [sys.executable, "-m", "warren.cli", *words]
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"warren {' '.join(words)} failed: {done.stderr.strip()}")
