@@ -11,7 +11,7 @@ BUILD_PACKAGES := python3 python3-venv mmdebstrap lz4 ca-certificates
 TEST_PACKAGES := nftables tmux git mount busybox-static
 BENCH_PACKAGES := crun bubblewrap
 
-.PHONY: help up down images test test-unit test-faults check lint types contracts lock clean \
+.PHONY: help up down images test test-unit test-faults test-fuzz check lint types contracts lock clean \
 	bench-create bench-density bench-slots bench-ledger bench-pause bench-packages
 
 help:  ## this list
@@ -56,6 +56,9 @@ test-unit: .venv/.installed  ## the tests that need no microVM
 
 test-faults: images  ## poold killed 200 times at random moments, under clients that do everything (10 minutes)
 	@WARREN_FAULTS_ROUNDS=$${WARREN_FAULTS_ROUNDS:-200} $(PY) -m pytest -s tests/faults
+
+test-fuzz: images  ## whatever the API's document allows and forbids, asked of a real gateway for 5 minutes
+	@WARREN_FUZZ_S=$${WARREN_FUZZ_S:-300} $(PY) -m pytest -s tests/fuzz
 
 check: lint types contracts test  ## what a review asks for: lint, types, contracts, tests
 

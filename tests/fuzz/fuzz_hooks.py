@@ -22,6 +22,8 @@ SANDBOX = re.compile(r"sb-[a-z2-7]{16}")
 KEY_ID = re.compile(r"[0-9a-f]{64}")
 REAL = 0.9
 LARGE = {"maxLength": 300, "maxItems": 40, "maxProperties": 10}
+CHANGING = ("create_sandbox", "destroy_sandbox", "pause_sandbox", "create_key", "rotate_key")
+TIMES = ("timeout_sec", "idle_sec", "paused_sec")
 SIZES = ("memory_mb", "disk_mb")
 
 living: deque[str] = deque([os.environ["WARREN_FUZZ_SANDBOX"]])
@@ -73,11 +75,12 @@ def _small(body: dict[str, Any]) -> dict[str, Any]:
     if isinstance(body.get("vcpus"), int) and body["vcpus"] in range(1, 65):
         sized.add("vcpus")
     body = {name: value for name, value in body.items() if name not in sized}
-    image, timeout = body.get("image"), body.get("timeout_sec")
+    image = body.get("image")
     if isinstance(image, str) and len(image) <= 64 and "\0" not in image:
         body["image"] = "minimal"
-    if isinstance(timeout, int) and timeout in range(1, 2_592_001):
-        body["timeout_sec"] = max(timeout, 60)
+    for name in TIMES:
+        if isinstance(body.get(name), int) and body[name] in range(1, 2_592_001):
+            body[name] = max(body[name], 600)
     return body
 
 
@@ -94,18 +97,26 @@ def filter_failure(_context: Any, failure: Any, _case: Any, _response: Any) -> b
 
 @schemathesis.hook
 def after_call(_context: Any, case: Any, response: Any) -> None:
-    """Keep the newest sandboxes, and destroy the others."""
+    """Keep the newest sandboxes, and mostly running: what is paused or stopped refuses nearly everything."""
     name = _name(case)
-    if response.status_code == 201 and name == "create_sandbox":
-        living.append(json.loads(response.content)["id"])
-        while len(living) > KEPT:
-            _destroy(living.popleft())
-    elif response.status_code == 201 and name in ("create_key", "rotate_key"):
-        keys.append(json.loads(response.content)["id"])
+    made = json.loads(response.content) if response.status_code in (200, 201) and name in CHANGING else {}
+    if name in ("create_key", "rotate_key") and made:
+        keys.append(made["id"])
+    elif name == "create_sandbox" and made:
+        living.append(made["id"])
+    elif name == "destroy_sandbox" and made.get("id") in living:
+        living.remove(made["id"])
+    elif name == "pause_sandbox" and made and random.random() < REAL:
+        _ask("POST", f"/{made['id']}/resume")
+    while len(living) > KEPT:
+        _ask("DELETE", f"/{living.popleft()}")
+    if not living:
+        living.append(_ask("POST", "")["id"])
 
 
-def _destroy(sandbox_id: str) -> None:
-    request = urllib.request.Request(f"{URL}/v1/sandboxes/{sandbox_id}", method="DELETE")
+def _ask(method: str, path: str) -> Any:
+    """Raises unless it is done."""
+    request = urllib.request.Request(f"{URL}/v1/sandboxes{path}", method=method)
     request.add_header("Authorization", f"Bearer {KEY}")
-    with urllib.request.urlopen(request, timeout=60):
-        pass
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return json.loads(reply.read())
