@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -63,6 +64,12 @@ def test_what_the_app_serves_is_what_the_table_says() -> None:
     for passed in routes.PASSED:
         said = next(operation for operation in OPERATIONS if operation.name == passed.name)
         assert said.scope is Scope.SANDBOXES  # the app asks for it before it passes anything on
+
+
+def test_the_written_list_of_operations_is_that_of_the_table() -> None:
+    written = (Path(__file__).parents[3] / "docs" / "API.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+) (\S+)` \| (.+) \|$", written, re.MULTILINE)
+    assert rows == [(each.name, each.method, each.path, each.what) for each in OPERATIONS]
 
 
 def test_the_largest_machine_is_in_the_document() -> None:
