@@ -8,7 +8,7 @@ from contract.models import ShapeLimits
 from contract.schema import DIALECT, Schema, parameters_of, schema_of, whole
 from gateway.operations import Operation, views
 from gateway.operations.codes import Codes
-from gateway.operations.operation import JSON, OCTETS, Reply
+from gateway.operations.operation import JSON, OCTETS, Header, Reply
 
 ABOUT = """Sandboxes for coding agents: each is a microVM of its own, on machines that you own.
 
@@ -82,14 +82,17 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         for name in re.findall(r"{(\w+)}", operation.path)
     ]
     in_headers = [
-        {"name": name, "in": "header", "schema": {"type": "string", "pattern": whole(header.pattern)}}
-        | {"description": header.what}
+        {"name": name, "in": "header", "schema": _header(header), "description": header.what}
         for name, header in operation.headers.items()
     ]
     in_query = [] if operation.query is None else parameters_of(operation.query)
     for each in in_query:
         each["description"] = operation.means[each["name"]]
     return in_path + in_query + in_headers
+
+
+def _header(header: Header) -> Schema:
+    return {"type": "string"} if header.pattern is None else {"type": "string", "pattern": whole(header.pattern)}
 
 
 def _request_body(operation: Operation, limits: ShapeLimits) -> dict[str, Any] | None:

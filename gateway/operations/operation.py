@@ -30,7 +30,7 @@ class Reply:
 @dataclass(frozen=True)
 class Header:
     what: str
-    pattern: str  # of the whole of it
+    pattern: str | None = None  # of the whole of it; None: what makes no sense is passed over
 
 
 @dataclass(frozen=True)
