@@ -105,6 +105,14 @@ class Fields:
         named = [(f"{self._within}{name}[{i}]", item) for i, item in enumerate(value)]
         return [_one_of(which, _checked_text(which, item, max_chars), choices) for which, item in named]
 
+    def integer_list(self, name: str, *, low: int, high: int, max_count: int) -> list[int]:
+        value = self.raw(name, [])
+        if not isinstance(value, list) or len(value) > max_count:
+            raise BadField(self._within + name, value, f"must be a list of at most {max_count} whole numbers")
+        named = {f"{name}[{i}]": item for i, item in enumerate(value)}
+        items = Fields(named, self._within)
+        return [items.integer(which, low=low, high=high) for which in named]
+
     def line_or_list(self, name: str, *, max_chars: int, max_count: int) -> str | list[str]:
         """A line of text, or a list of words of which the first is not empty."""
         value = self.raw(name)
