@@ -7,7 +7,9 @@ nothing is held but two buffers. The end of one direction is passed on; an end t
 import asyncio
 import contextlib
 import errno
+import select
 import socket
+import struct
 from typing import cast
 
 from warren_guest.errors import RefusedError
@@ -20,6 +22,8 @@ _DIAL_LIMIT_S = 5.0
 _WRITE_HIGH = 64 * 1024
 # After one direction has ended, the loss of the other side is only seen by writing to it.
 _HALF_OPEN_LIMIT_S = 600.0
+# Closed with this, a TCP connection says that it broke, and not that it has ended.
+_BROKEN = struct.pack("ii", 1, 0)
 # Where bytes arrive, for all ends: each takes its own out at once.
 _RECEIVED = memoryview(bytearray(64 * 1024))
 
@@ -74,6 +78,9 @@ class _End(asyncio.BufferedProtocol):
         self.other.transport.write(data)
 
     def eof_received(self) -> bool:
+        if not self.other.has_ended and _is_gone(self.transport):
+            self._tunnel.abort()
+            return False
         self.has_ended = True
         self._tunnel.end_of(self)
         return True  # the other direction goes on
@@ -126,12 +133,21 @@ class _Tunnel:
 
     def abort(self) -> None:
         for end in self.ends:
+            with contextlib.suppress(OSError):  # it is closed already
+                end.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _BROKEN)
             end.transport.abort()
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self.abort()
+
+
+def _is_gone(transport: asyncio.Transport) -> bool:
+    """Whether the other side closed both directions. TCP cannot tell; unix sockets do, and have no other way to."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket"), 0)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))
 
 
 async def carry(link: asyncio.Transport, arrived: bytes, sock: socket.socket) -> None:

@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from poold.api import admin, commands, files, observe, sandboxes, streams, terminal
+from poold.api import admin, commands, files, observe, ports, sandboxes, streams, terminal
 from poold.api.middleware import Requests
 from poold.api.replies import EXCEPTION_HANDLERS
 from poold.api.services import Services
@@ -32,6 +32,7 @@ ROUTES: Sequence[BaseRoute] = (
     Route(f"{ONE}/files", files.download, methods=["GET"]),
     Route(f"{ONE}/files", files.upload, methods=["PUT"]),
     WebSocketRoute(f"{ONE}/terminal", terminal.attach),
+    WebSocketRoute(f"{ONE}/ports/{{port}}", ports.connect),
 )
 
 OPERATORS_ROUTES: Sequence[BaseRoute] = (

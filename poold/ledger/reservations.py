@@ -161,7 +161,9 @@ def _must_fit(db: sqlite3.Connection, owner: str, wanted: Reservation, pools: Po
     taken, allowed, asked = vars(used(db, owner)), vars(pools), vars(wanted.size)
     over = [name for name in allowed if taken[name] + asked[name] > allowed[name]]
     if over:
-        short = ", ".join(f"{taken[name]} of {allowed[name]} {name} are used and {asked[name]} asked for" for name in over)
+        short = ", ".join(
+            f"{taken[name]} of {allowed[name]} {name} are used and {asked[name]} asked for" for name in over
+        )
         message = f"owner {owner} has no room for this sandbox: {short}; destroy one, or ask for a smaller one"
         raise PoolExhausted(message, retry_after_s=RETRY_AFTER_S, used=taken, allowed=allowed, asked=asked)
     (count,) = db.execute("SELECT count(*) FROM reservations WHERE owner = ?", (owner,)).fetchone()

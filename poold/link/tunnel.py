@@ -1,6 +1,10 @@
 """A connection to a port inside a machine: bytes both ways with flow control, and an end for each direction."""
 
 import asyncio
+import contextlib
+import select
+import socket
+import struct
 from collections import deque
 from typing import cast
 
@@ -8,6 +12,8 @@ from contract.errors import WarrenError
 from poold.errors import GuestError
 
 HIGH_WATER = 256 << 10  # waiting for the reader; then the guest has to wait
+# Closed with this, a TCP connection says that it broke, and not that it has ended.
+BROKEN = struct.pack("ii", 1, 0)
 
 
 class Tunnel(asyncio.Protocol):
@@ -19,7 +25,8 @@ class Tunnel(asyncio.Protocol):
         self._arrived: deque[bytes] = deque([arrived] if arrived else [])
         self._waiting = len(arrived)
         self._is_paused = False
-        self._has_ended = False
+        self._has_ended = False  # the machine's direction
+        self._is_ending = False  # ours
         self._news = asyncio.Event()
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -51,6 +58,7 @@ class Tunnel(asyncio.Protocol):
     async def end(self) -> None:
         """Nothing more is sent. Returns when all that was is with the kernel: what comes then loses nothing."""
         self._raise_if_failed()
+        self._is_ending = True
         self._transport.set_write_buffer_limits(0)
         await self._may_write.wait()
         self._raise_if_failed()
@@ -62,6 +70,9 @@ class Tunnel(asyncio.Protocol):
             self._failed = error
         self._news.set()
         self._may_write.set()
+        if not (self._has_ended and self._is_ending):
+            with contextlib.suppress(OSError):  # it is closed already
+                self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, BROKEN)
         self._transport.abort()
 
     def _raise_if_failed(self) -> None:
@@ -82,6 +93,8 @@ class Tunnel(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
+        if not self._is_ending and _is_gone(self._transport):
+            return False  # and the connection is lost
         self._has_ended = True
         self._news.set()
         return True  # what we send still goes on
@@ -94,3 +107,10 @@ class Tunnel(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._may_write.set()
+
+
+def _is_gone(transport: asyncio.Transport) -> bool:
+    """Whether the guest closed both directions. TCP cannot tell; unix sockets do, and have no other way to."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), 0)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))
