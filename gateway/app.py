@@ -10,21 +10,20 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route, Router
 
-from contract.errors import NotFound, NotMine, RateLimited, WarrenError
-from contract.ids import sandbox_id
+from contract.errors import RateLimited, WarrenError
 from contract.keys import Forbidden, NoKey, Scope
-from gateway.auth import SUBPROTOCOL, Throttled, WrongKey, need, secret_of
-from gateway.errors import HostUnreachable
+from gateway.auth import Throttled, WrongKey, need, secret_of
 from gateway.headers import BadFraming, check_framing
 from gateway.logs import AccessLog
-from gateway.proxy import CLIENT_LEFT, forward
-from gateway.replies import NoSuchRoute, Reply, WrongMethod, error_of, refuse
+from gateway.passing import pass_request, pass_socket
+from gateway.proxy import CLIENT_LEFT
+from gateway.replies import NoSuchRoute, Reply, WrongMethod, error_of, refuse, refuse_socket
 from gateway.routes import ID_CHARS, OPERATIONS, PREFIX, Operation, Passed, methods_of, passed_of
 from gateway.services import Call, Services
-from gateway.sockets import forward_socket, refuse_socket
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MAX_PATH_CHARS = 200  # of a line in the log
@@ -33,8 +32,19 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Branch = Callable[[Any], Asgi | None]
 
 
+def _refusal(path: str, error: HTTPException) -> WarrenError:
+    """Starlette's, in our words. It does not know what is passed to hosts: another method there is 405, too."""
+    allowed = set((error.headers or {}).get("Allow", "").replace(" ", "").split(",")) - {"", "HEAD"}
+    if path.startswith(PREFIX):
+        allowed |= methods_of(path[len(PREFIX) + ID_CHARS :])
+    if allowed:
+        listed = ", ".join(sorted(allowed))
+        return WrongMethod(f"this can only be asked with {listed}", listed)
+    return NoSuchRoute("there is nothing under this path")
+
+
 class App:
-    """One gateway as an ASGI application. A branch takes the requests for which it returns something, before all else."""
+    """One gateway as an ASGI application. A branch is asked before all else, and takes what it returns an app for."""
 
     def __init__(self, services: Services, access_log: AccessLog, branches: Sequence[Branch] = ()) -> None:
         self._services = services
@@ -76,69 +86,25 @@ class App:
                 return
         path: str = scope["path"]
         if path.startswith(PREFIX):
-            sandbox, passed = passed_of(scope["method"], path)
+            call.sandbox, passed = passed_of(scope["method"], path)
             if passed is not None:
-                await self._pass(scope, receive, reply, call, sandbox, passed)
+                await self._pass(scope, receive, reply, call, passed)
                 return
         scope["app"] = self  # so that Starlette raises what it refuses
-        reply.extra = call.extra = reply.extra  # handlers and the reply share one list
+        call.extra = reply.extra  # one list: the guard of an operation adds to it
         try:
             await self._router(scope, receive, reply)
-        except NotFound:
-            raise
-        except Exception as error:
-            raise self._better(scope, error) from None
+        except HTTPException as error:
+            raise _refusal(path, error) from None
 
-    def _better(self, scope: Any, error: Exception) -> Exception:
-        """What is passed to hosts is not known to Starlette: another method there is 405, too."""
-        path: str = scope["path"]
-        told = error_of(error) if not isinstance(error, WarrenError) else error
-        if isinstance(told, NoSuchRoute | WrongMethod) and path.startswith(PREFIX):
-            allowed = methods_of(path[len(PREFIX) + ID_CHARS :])
-            if isinstance(told, WrongMethod):
-                allowed |= {method.strip() for method in told.allowed.split(",")}
-            if allowed:
-                listed = ", ".join(sorted(allowed))
-                return WrongMethod(f"this can only be asked with {listed}", listed)
-        return told
-
-    async def _pass(
-        self, scope: Any, receive: Any, reply: Reply, call: Call, sandbox: str, passed: Passed
-    ) -> None:
+    async def _pass(self, scope: Any, receive: Any, reply: Reply, call: Call, passed: Passed) -> None:
         """The data path: to the sandbox's host and back."""
-        call.operation, call.sandbox = passed.name, sandbox
+        call.operation = passed.name
         self._authenticate(scope, call, Scope.SANDBOXES)
         reply.extra += call.who.headers
-        sandbox_id(sandbox)
-        hosts = self._services.hosts
-        query = scope["query_string"]
-        target = f"{scope['path']}?{query.decode('latin-1')}" if query else scope["path"]
-        for _ in range(2):
-            host = await hosts.find(sandbox)
-            ticket = self._services.tickets.get(host, call.who.owner, passed.access, sandbox)
-            try:
-                status = await forward(
-                    scope,
-                    receive,
-                    reply,
-                    hosts.upstream(host),
-                    target,
-                    ticket,
-                    request_id=call.request_id,
-                    answer_s=passed.answer_s,
-                )
-            except NotMine:
-                hosts.forget(sandbox)
-                continue
-            except HostUnreachable:
-                hosts.failed(host)
-                self._services.metrics.upstream_failed(host)
-                raise
-            hosts.answered(host)
-            if status == CLIENT_LEFT:
-                reply.status = status
-            return
-        raise NotFound(f"no sandbox {sandbox}", sandbox=sandbox)
+        status = await pass_request(scope, receive, reply, call, passed)
+        if status == CLIENT_LEFT:
+            reply.status = status
 
     async def _socket(self, scope: Any, receive: Any, send: Any) -> None:
         call = self._call(scope)
@@ -152,7 +118,7 @@ class App:
             told = error_of(error)
             status = told.status
             self._audit(call, told)
-            await refuse_socket(scope, receive, send, told)
+            await refuse_socket(scope, send, told)
         finally:
             self._services.metrics.open_requests -= 1
             self._count(scope, call, status, time.perf_counter() - began)
@@ -164,39 +130,12 @@ class App:
                 call.operation = "preview"
                 await app(scope, receive, send)
                 return
-        sandbox, passed = passed_of("WS", scope["path"])
+        call.sandbox, passed = passed_of("WS", scope["path"])
         if passed is None or not scope["path"].startswith(PREFIX):
             raise NoSuchRoute("there is no WebSocket under this path")
-        call.operation, call.sandbox = passed.name, sandbox
+        call.operation = passed.name
         self._authenticate(scope, call, Scope.SANDBOXES)
-        sandbox_id(sandbox)
-        hosts = self._services.hosts
-        query = scope["query_string"].decode("latin-1")
-        target = f"{scope['path']}?{query}" if query else scope["path"]
-        offered = [each for each in scope.get("subprotocols", ()) if not each.startswith(SUBPROTOCOL)]
-        for _ in range(2):
-            host = await hosts.find(sandbox)
-            ticket = self._services.tickets.get(host, call.who.owner, passed.access, sandbox)
-            try:
-                await forward_socket(
-                    scope,
-                    receive,
-                    send,
-                    hosts.upstream(host),
-                    target,
-                    ticket,
-                    request_id=call.request_id,
-                    subprotocols=offered,
-                )
-            except NotMine:
-                hosts.forget(sandbox)
-                continue
-            except HostUnreachable:
-                hosts.failed(host)
-                self._services.metrics.upstream_failed(host)
-                raise
-            return
-        raise NotFound(f"no sandbox {sandbox}", sandbox=sandbox)
+        await pass_socket(scope, receive, send, call, passed)
 
     def _route(self, operation: Operation) -> Route:
         async def endpoint(request: Request) -> Any:
@@ -231,7 +170,9 @@ class App:
             case WrongKey():
                 known = dict(error.known)
                 owner = known.pop("owner", None)
-                refusals.add(error.action, request=request, address=address, **known, **({"of": owner} if owner else {}))
+                refusals.add(
+                    error.action, request=request, address=address, **known, **({"of": owner} if owner else {})
+                )
             case NoKey():
                 refusals.add("gateway.no_key", request=request, address=address)
             case Forbidden() if call.caller is not None:

@@ -194,7 +194,7 @@ class Hosts:
         if seen is not None and seen.pulse.failures:
             seen.pulse.answered()
 
-    async def ask(
+    async def ask(  # noqa: PLR0917 — whom, what, and as whom
         self,
         name: str,
         method: str,

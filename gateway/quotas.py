@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,9 +52,8 @@ class Reserved:
 class Quotas:
     """Reserves and releases. Safe to call from many tasks; all that it remembers is what it has seen for itself."""
 
-    def __init__(self, hosts: Hosts, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
-        self._now_ms = now_ms
         self._checked: OrderedDict[str, tuple[str, int]] = OrderedDict()
         self._settling: dict[str, asyncio.Task[None]] = {}
 
@@ -135,7 +134,11 @@ class Quotas:
     async def _clear(self, name: str, owner: str, ids: list[str]) -> None:
         """What was moved need not be given out again. If this fails it is, and costs room until a book is settled."""
         with contextlib.suppress(WarrenError):
-            await self._ask(name, owner, "/release", {"ids": ids})
+            await self._released(name, owner, ids)
+
+    async def _released(self, name: str, owner: str, ids: list[str]) -> None:
+        for begin in range(0, len(ids), MAX_IDS):
+            (await self._ask(name, owner, "/release", {"ids": ids[begin : begin + MAX_IDS]})).or_raise()
 
     async def _close_if_reached(self, name: str, owner: str) -> dict[str, list[Row]]:
         try:
@@ -170,13 +173,13 @@ class Quotas:
     async def _settle(self, owner: str) -> None:
         home = self._home(owner)
         target = f"/v1/owners/{owner}/reservations"
-        rows = (await self._hosts.ask(home, "GET", target, Access.HOST, owner)).or_raise()["rows"]
+        book = (await self._hosts.ask(home, "GET", target, Access.HOST, owner)).or_raise()
+        rows = book["rows"]
         names = self._hosts.names()
         ids = [row["id"] for row in rows]
         said = await asyncio.gather(*(self._states(name, ids) for name in names))
-        over = over_ids(rows, said, now_ms=self._now_ms())
-        for begin in range(0, len(over), MAX_IDS):
-            await self._ask(home, owner, "/release", {"ids": over[begin : begin + MAX_IDS]})
+        over = over_ids(rows, said, now_ms=book["at_ms"])
+        await self._released(home, owner, over)
         if over:
             log.info("a book was settled", extra={"owner": owner, "released": len(over), "kept": len(rows) - len(over)})
 
@@ -221,7 +224,8 @@ def over_ids(rows: Iterable[Row], said: Iterable[dict[str, str | None] | None], 
     """The reservations that nobody needs any more. Pure.
 
     Ended: a host says so, and no host says that it lives. Never begun: every host says that it never had it, and it is
-    too late for it to begin. If a host cannot be asked, what only it could know of is kept.
+    too late for it to begin (`now_ms` is by the clock of the host that has the book). If a host cannot be asked, what
+    only it could know of is kept.
     """
     answers = list(said)
     all_asked = None not in answers
@@ -236,7 +240,7 @@ def over_ids(rows: Iterable[Row], said: Iterable[dict[str, str | None] | None], 
 
 
 @contextlib.contextmanager
-def _again(tried: int) -> Any:
+def _again(tried: int) -> Iterator[None]:
     """A host that was not reached is asked again, until it is dead and the next has the book."""
     try:
         yield

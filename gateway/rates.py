@@ -83,7 +83,7 @@ class WrongKeys:
         """One more from there. Seconds to wait, or 0 while there were not too many."""
         where = network_of(address)
         wrong = self._by_address.get(where)
-        if wrong is None or now_s - wrong.began_s >= WINDOW_S and now_s >= wrong.until_s:
+        if wrong is None or (now_s - wrong.began_s >= WINDOW_S and now_s >= wrong.until_s):
             wrong = self._by_address[where] = _Wrong(now_s, 0)
         self._by_address.move_to_end(where)
         if len(self._by_address) > self._most:

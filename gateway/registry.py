@@ -80,7 +80,7 @@ class Registry:
         self._keys = _Folder(self._keys_folder, KEY_FILE, Key.decode)
 
     def read(self) -> Records:
-        """Everything as it is now. A record under another's name is not there: whoever may write one file has no more."""
+        """Everything as it is now. A record in a file of another name is not there."""
         hosts = {name: host for name, host in self._hosts.read().items() if host.name == name}
         keys = {key_id: key for key_id, key in self._keys.read().items() if key.id == key_id}
         return Records(hosts, keys)
@@ -91,7 +91,7 @@ class Registry:
         path = self._keys_folder / f"{key.id}.json"
         beside = self._keys_folder / f".{key.id}.{os.getpid()}"
         try:
-            with beside.open("wb", opener=_private) as file:
+            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(key.encode())
                 file.flush()
                 os.fsync(file.fileno())
@@ -99,7 +99,3 @@ class Registry:
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

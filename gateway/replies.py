@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from contract.errors import CallerError, CapacityError, TooLarge, WarrenError
 from gateway.auth import TooFast
+from gateway.errors import SlowBody
 
 log = logging.getLogger("gateway")
 
@@ -20,16 +20,11 @@ MAX_JSON_BYTES = 1 << 20
 BODY_S = 30.0  # for the whole of a JSON body
 READ_ON_BYTES = 4 << 20  # of a request that is refused, so that the refusal arrives
 READ_ON_S = 2.0
-CODES = {404: "no_such_route", 405: "method_not_allowed"}
+SOCKET_REFUSED = 4000  # and the HTTP status: the code of a close in place of a refusal
 
 Pairs = list[tuple[bytes, bytes]]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
-
-
-class SlowRequest(CallerError):
-    status = 408
-    code = "request_too_slow"
 
 
 class NoSuchRoute(CallerError):
@@ -65,7 +60,7 @@ class Reply:
 
 
 async def read_body(request: Request) -> bytes:
-    """The request's JSON body. One that is too long is refused before it is read to its end, a slow one after a while."""
+    """The request's JSON body. One that is too long or too slow is refused before it is read to its end."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
@@ -74,7 +69,7 @@ async def read_body(request: Request) -> bytes:
                 if len(body) > MAX_JSON_BYTES:
                     raise TooLarge(f"the body must have at most {MAX_JSON_BYTES} bytes", limit=MAX_JSON_BYTES)
     except TimeoutError:
-        raise SlowRequest(f"the body did not come within {BODY_S:.0f} s") from None
+        raise SlowBody(f"the body did not come within {BODY_S:.0f} s") from None
     return bytes(body)
 
 
@@ -88,11 +83,6 @@ def error_of(error: BaseException) -> WarrenError:
         if error.status >= 500 and not isinstance(error, CapacityError):
             log.error("request failed", extra={"code": error.code, "why": error.message})
         return error
-    if isinstance(error, HTTPException):
-        if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "")
-            return WrongMethod(f"this can only be asked with {allowed}", allowed)
-        return NoSuchRoute("there is nothing under this path")
     log.error("unforeseen error in a request", exc_info=error)
     return WarrenError("an internal error; the gateway's log has more")
 
@@ -131,3 +121,14 @@ async def _read_on(receive: Receive) -> None:
                 read += len(message.get("body", b""))
                 if message["type"] != "http.request" or not message.get("more_body"):
                     return
+
+
+async def refuse_socket(scope: Any, send: Send, error: WarrenError) -> None:
+    """Refuse a WebSocket that was not accepted: with the error as an HTTP reply, where the server can do that."""
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": SOCKET_REFUSED + error.status, "reason": error.code})
+        return
+    body = orjson.dumps(error.body())
+    headers = [*error_headers(error), (b"content-length", b"%d" % len(body))]
+    await send({"type": "websocket.http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})

@@ -1,4 +1,4 @@
-"""TLS to hosts: only hosts of our own CA, and they know us by our certificate. Changed files are used without a restart."""
+"""TLS to hosts: only to hosts of our own CA, which know us by our certificate. Changed files are used at once."""
 
 import logging
 import ssl

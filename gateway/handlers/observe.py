@@ -12,10 +12,10 @@ from contract.errors import CapacityError
 from contract.hosts import is_loopback
 from contract.keys import Forbidden, Scope
 from contract.models import owner_name
+from contract.query import Query
 from contract.tickets import Access
 from gateway.auth import need
 from gateway.errors import HostUnreachable
-from gateway.handlers.queries import Query
 from gateway.liveness import Health
 from gateway.replies import json_reply
 from gateway.services import Call, Services, call_of
@@ -69,8 +69,8 @@ def _dropped(services: Services) -> dict[tuple[str, ...], float]:
 
 async def usage(request: Request) -> Response:
     """What the owner has used, over all hosts; an admin may ask for another's, or with `owner=*` for everybody's."""
-    call, query = call_of(request), Query(request)
-    owner = query.text("owner", max_chars=64)
+    call, query = call_of(request), Query.parse(request.scope["query_string"])
+    owner = query.text("owner", max_chars=64, default=None)
     query.end()
     access, target = Access.READ, "/v1/usage"
     if owner is not None and owner != call.who.owner:

@@ -8,22 +8,21 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
+from contract.asked import ListAsked
 from contract.errors import BadField, NotFound, WarrenError
 from contract.fields import Fields
 from contract.ids import sandbox_id
 from contract.keys import Scope
 from contract.models import owner_name
+from contract.query import Query
 from contract.tickets import Access
 from gateway.auth import need
 from gateway.creation import Made
 from gateway.errors import HostUnreachable
-from gateway.handlers.queries import Query
 from gateway.hosts import Answer
 from gateway.replies import json_reply, read_body
 from gateway.services import Call, Services, call_of
 
-MAX_PAGE = 1000
-DEFAULT_PAGE = 100
 LIST_S = 5.0
 DESTROY_S = 120.0
 IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
@@ -80,27 +79,32 @@ def _idempotency_key(request: Request) -> str | None:
 
 async def listed(request: Request) -> Response:
     """Newest first, over all hosts. Hosts that could not be asked are named in `incomplete`."""
-    call, query = call_of(request), Query(request)
-    limit = query.number("limit", default=DEFAULT_PAGE, low=1, high=MAX_PAGE)
-    access, passed = _whose(call, query)
-    passed |= query.metadata()
-    for name, value in (("state", query.states("state")), ("image", query.text("image", max_chars=64))):
-        passed |= {} if value is None else {name: value}
-    before = query.cursor("before")
+    call, query = call_of(request), Query.parse(request.scope["query_string"])
+    asked = ListAsked.read(query)
+    access, whose = _whose(call, query)
     query.end()
-    passed |= {"limit": str(limit), **({} if before is None else {"before": before})}
-    pages, silent = await _asked_all(call, f"/v1/sandboxes?{urlencode(passed)}", access)
-    rows, following = merged(pages, limit)
+    pages, silent = await _asked_all(call, f"/v1/sandboxes?{urlencode(_query(asked) + whose)}", access)
+    rows, following = merged(pages, asked.limit)
     return json_reply({"sandboxes": rows, "next": following, "incomplete": silent})
 
 
-def _whose(call: Call, query: Query) -> tuple[Access, dict[str, str]]:
+def _query(asked: ListAsked) -> list[tuple[str, str]]:
+    """What is asked for, as it is asked of a host."""
+    pairs = [("limit", str(asked.limit)), ("state", ",".join(sorted(asked.states)))]
+    if asked.image is not None:
+        pairs.append(("image", asked.image))
+    if asked.before is not None:
+        pairs.append(("before", f"{asked.before[0]}.{asked.before[1]}"))
+    return pairs + [(f"metadata.{name}", value) for name, value in asked.metadata.items()]
+
+
+def _whose(call: Call, query: Query) -> tuple[Access, list[tuple[str, str]]]:
     """An admin may ask for another owner's, or with `owner=*` for everybody's."""
-    owner = query.text("owner", max_chars=64)
+    owner = query.text("owner", max_chars=64, default=None)
     if owner is None or owner == call.who.owner:
-        return Access.READ, {}
+        return Access.READ, []
     need(call.who, Scope.ADMIN)
-    return Access.ADMIN, {} if owner == "*" else {"owner": owner_name(owner)}
+    return Access.ADMIN, [] if owner == "*" else [("owner", owner_name(owner))]
 
 
 async def _asked_all(call: Call, target: str, access: Access) -> tuple[list[Any], list[str]]:
@@ -175,4 +179,3 @@ async def on_its_host(call: Call, method: str, sandbox: str, access: Access, *, 
 
 def is_not_mine(answer: Answer) -> bool:
     return answer.status == 404 and any(name == b"warren-not-mine" for name, _ in answer.headers)
-

@@ -92,7 +92,7 @@ async def open_(request: Request) -> Response:
 async def living(request: Request) -> Response:
     """The owner's sandboxes that have not ended, also those that are just being created."""
     found, owner = services(request), owner_name(request.path_params["owner"])
-    making = found.sandboxes.being_created(owner)
+    making = found.sandboxes.creations.of(owner)
     rows = {one.id: one.shape for one in await found.ledger.read(lambda db: sandboxes.living(db, owner))}
     return json_reply({"rows": [_sized(name, shape) for name, shape in (making | rows).items()]})
 
@@ -104,7 +104,7 @@ async def states(request: Request) -> Response:
     fields.end()
     found = services(request)
     # In this order: what is not being created now has either been written down or not begun.
-    making = found.sandboxes.being_created()
+    making = found.sandboxes.creations.of()
     known = await found.ledger.read(lambda db: sandboxes.states(db, ids))
     return json_reply({"states": {name: "pending" if name in making else state for name, state in known.items()}})
 

@@ -26,13 +26,13 @@ Handler = Callable[[Request], Awaitable[Response]]
 CODES = {404: "no_such_route", 405: "method_not_allowed"}
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, limit: int = MAX_JSON_BYTES) -> bytes:
     """The request's JSON body. One that is too long is refused before it is read to its end."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_JSON_BYTES:
-            raise TooLarge(f"the body must have at most {MAX_JSON_BYTES} bytes", limit=MAX_JSON_BYTES)
+        if len(body) > limit:
+            raise TooLarge(f"the body must have at most {limit} bytes", limit=limit)
     return bytes(body)
 
 

@@ -124,7 +124,7 @@ def set_expiry(
 
 
 def set_public(
-    db: sqlite3.Connection, sandbox_id: str, port: int, public: bool, now_ms: int, *, request: str | None = None
+    db: sqlite3.Connection, sandbox_id: str, port: int, *, public: bool, now_ms: int, request: str | None = None
 ) -> Sandbox:
     """Let everybody reach `port` through a gateway, or only the owner. What is so already is not written again."""
     before = get(db, sandbox_id)

@@ -342,7 +342,9 @@ def test_public_ports_are_each_there_once_and_in_order() -> None:
     assert len(create(public_ports=list(range(1, 33))).public_ports) == 32
 
 
-@pytest.mark.parametrize("ports", [80, "80", {}, [0], [65_536], [-1], ["80"], [80.0], [True], [None], list(range(1, 34))])
+@pytest.mark.parametrize(
+    "ports", [80, "80", {}, [0], [65_536], [-1], ["80"], [80.0], [True], [None], list(range(1, 34))]
+)
 def test_bad_public_ports_are_refused_with_their_place(ports: object) -> None:
     with pytest.raises(BadField) as caught:
         create(public_ports=ports)

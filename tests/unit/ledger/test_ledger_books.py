@@ -70,7 +70,7 @@ class Books(RuleBasedStateMachine):
         except PoolExhausted as error:
             assert wanted.id not in self.rows
             assert not self._fits(wanted)
-            assert error.details["used"] == self._used()
+            self._check_told(error)
             return
         known = (None, None) if key is None else self._known(key.key)
         if got.repeated:
@@ -83,6 +83,10 @@ class Books(RuleBasedStateMachine):
         self.rows.setdefault(wanted.id, wanted)
         if key is not None:
             self.known[key.key] = key.asked, wanted.id, self.now_ms
+
+    def _check_told(self, error: PoolExhausted) -> None:
+        assert error.details["used"] == self._used()
+        assert error.details["allowed"] == vars(POOLS)
 
     @rule(numbers=st.lists(numbers, max_size=4), forget=st.booleans())
     def release(self, numbers: list[int], forget: bool) -> None:

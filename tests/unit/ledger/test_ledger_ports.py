@@ -30,7 +30,7 @@ def test_each_change_has_its_event_and_its_audit_row_and_what_is_so_already_has_
             if (port in public) is not is_public:
                 changes.append((port, is_public))
             public = public | {port} if is_public else public - {port}
-            after = sandboxes.set_public(db, box(1).id, port, is_public, 2000, request="rq-1")
+            after = sandboxes.set_public(db, box(1).id, port, public=is_public, now_ms=2000, request="rq-1")
             assert after.public_ports == tuple(sorted(public))
         assert sandboxes.get(db, box(1).id).public_ports == tuple(sorted(public))
         assert told(db) == changes
@@ -43,9 +43,9 @@ def test_a_sandbox_has_so_many_public_ports_and_no_more() -> None:
     with memory() as db:
         sandboxes.add(db, replace(box(1), public_ports=tuple(range(1, MAX_PUBLIC_PORTS + 1))))
         with pytest.raises(BadField, match="32"):
-            sandboxes.set_public(db, box(1).id, 8080, True, 2000)
-        sandboxes.set_public(db, box(1).id, 1, False, 2000)
-        assert 8080 in sandboxes.set_public(db, box(1).id, 8080, True, 2000).public_ports
+            sandboxes.set_public(db, box(1).id, 8080, public=True, now_ms=2000)
+        sandboxes.set_public(db, box(1).id, 1, public=False, now_ms=2000)
+        assert 8080 in sandboxes.set_public(db, box(1).id, 8080, public=True, now_ms=2000).public_ports
 
 
 def test_ports_of_a_sandbox_that_has_ended_cannot_be_changed() -> None:
@@ -53,5 +53,5 @@ def test_ports_of_a_sandbox_that_has_ended_cannot_be_changed() -> None:
         sandboxes.add(db, box(1))
         sandboxes.move(db, box(1).id, Event.STOP, now_ms=2000)
         with pytest.raises(WrongState):
-            sandboxes.set_public(db, box(1).id, 80, True, 2000)
+            sandboxes.set_public(db, box(1).id, 80, public=True, now_ms=2000)
         assert told(db) == []

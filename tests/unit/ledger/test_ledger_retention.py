@@ -161,9 +161,7 @@ def test_what_is_kept_for_repeats_goes_after_a_day(times: list[int], batch: int)
 
 
 @given(st.lists(st.tuples(st.integers(900, 1000), st.booleans(), st.integers(0, 5)), max_size=5), st.integers(1, 9))
-def test_a_closed_book_goes_after_a_month_and_an_open_one_stays(
-    books: list[tuple[int, bool, int]], batch: int
-) -> None:
+def test_a_closed_book_goes_after_a_month_and_an_open_one_stays(books: list[tuple[int, bool, int]], batch: int) -> None:
     with memory() as db:
         for number, (day, is_open, rows) in enumerate(books):
             brought = [reservations.Reservation(box(row).id, 1, 256, 1024) for row in range(rows)]

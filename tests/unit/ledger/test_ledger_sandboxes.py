@@ -83,7 +83,7 @@ def test_what_is_not_there_is_not_found() -> None:
             sandboxes.move(db, "sb-nothing", Event.STOP, now_ms=1)
         assert sandboxes.states(db, ["sb-nothing"]) == {"sb-nothing": None}
         with pytest.raises(NotFound):
-            sandboxes.set_public(db, "sb-nothing", 80, True, 1)
+            sandboxes.set_public(db, "sb-nothing", 80, public=True, now_ms=1)
 
 
 moves = st.lists(st.sampled_from(list(Event)), max_size=20)
