@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from contract.errors import CallerError, FaultError, NotFound, WarrenError
-from contract.keys import Scope
+from contract.errors import CallerError, FaultError, NotFound, RateLimited, WarrenError
+from contract.keys import NoKey, Scope
 from contract.tickets import BadTicket
 from gateway.auth import SUBPROTOCOL, Auth, need
 from gateway.errors import HostBroken, HostSaid, HostUnreachable
@@ -18,14 +18,14 @@ from gateway.passes import Passes
 from gateway.preview.kept import Kept
 from gateway.preview.mending import COOKIE, keys_in, passes_in, to_browser, to_service
 from gateway.preview.pages import HEADERS, page, wants_page
-from gateway.preview.where import Where, where
+from gateway.preview.where import MAX_HOST_CHARS, Where, where
 from gateway.proxy import forward
-from gateway.sockets import forward_socket
 from gateway.tunnel import NoTunnel
 
 log = logging.getLogger("gateway.preview")
 
 PRIVATE = "there is no public port here; open it with a link from its owner, or send the owner's key"
+REFUSED = "gateway.preview_refused"  # in the audit
 EVERYBODY = ""  # the owner in a ticket for a visitor who has not said who they are
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Pairs = list[tuple[bytes, bytes]]
@@ -170,8 +170,10 @@ class Previews:
             ) from error
 
     async def _socket(self, visit: Visit, scope: Any, receive: Any, send: Any, upstream: Any) -> None:
+        from gateway.sockets import forward_socket
+
         found = visit.where
-        offered = [each for each in scope.get("subprotocols", ()) if not each.startswith(SUBPROTOCOL)]
+        offered = [each for each in (scope.get("subprotocols") or ()) if not each.startswith(SUBPROTOCOL)]
         await forward_socket(
             scope,
             receive,
@@ -188,6 +190,12 @@ class Previews:
 
     async def _refuse(self, scope: Any, send: Any, error: WarrenError) -> None:
         """A page for a person; for everybody else the gateway says it in its own way."""
+        if isinstance(error, NoKey | RateLimited):
+            raise error  # it came with a key: no person
+        if 400 <= error.status < 500:
+            call = scope["warren"]
+            told = {"code": error.code, "host": _host_of(scope)}
+            call.services.refusals.add(REFUSED, request=call.request_id, address=call.address, **told)
         if scope["type"] != "http" or not wants_page(scope["headers"]) or scope["method"] not in ("GET", "HEAD"):
             raise error
         body = page(error, scope["warren"].request_id)
@@ -203,9 +211,14 @@ def _keys(scope: Any) -> Pairs:
     """The headers of the request that have a key of ours in them."""
     keys = keys_in(scope["headers"])
     if not keys and scope["type"] == "websocket":
-        offered = [each for each in scope.get("subprotocols", ()) if each.startswith(SUBPROTOCOL)]
+        offered = [each for each in (scope.get("subprotocols") or ()) if each.startswith(SUBPROTOCOL)]
         keys = [(b"sec-websocket-protocol", each.encode()) for each in offered[:1]]
     return keys
+
+
+def _host_of(scope: Any) -> str:
+    found = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    return found[:MAX_HOST_CHARS].decode("latin-1")
 
 
 def _prefix(found: Where) -> Pairs:

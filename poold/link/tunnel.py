@@ -71,7 +71,7 @@ class Tunnel(asyncio.Protocol):
         self._news.set()
         self._may_write.set()
         if not (self._has_ended and self._is_ending):
-            with contextlib.suppress(OSError):  # it is closed already
+            with contextlib.suppress(OSError, ValueError):  # it is closed already
                 self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, BROKEN)
         self._transport.abort()
 

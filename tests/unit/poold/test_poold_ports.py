@@ -8,23 +8,32 @@ from pathlib import Path
 
 import orjson
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from contract.models import LOCAL_OWNER
+from contract.tickets import HEADER, Access
 from tests.unit.poold.poold_host import LIMIT_S, Host, open_host
 
 
 @contextlib.asynccontextmanager
-async def tunnel(host: Host, sandbox: str, port: object = 3000) -> AsyncIterator[ClientConnection]:
-    url = host.urls(f"/v1/sandboxes/{sandbox}/ports/{port}")
-    async with asyncio.timeout(LIMIT_S), connect(url, proxy=None, max_size=None, compression=None) as socket:
+async def tunnel(
+    host: Host, sandbox: str, port: object = 3000, owner: str = LOCAL_OWNER, access: Access = Access.PORT
+) -> AsyncIterator[ClientConnection]:
+    ticket = host.gateway.sign(owner, access, sandbox)
+    async with (
+        asyncio.timeout(LIMIT_S),
+        host.knock_at_socket(f"/v1/sandboxes/{sandbox}/ports/{port}", **{HEADER: ticket}) as socket,
+    ):
         yield socket
 
 
-async def refused(host: Host, sandbox: str, port: object = 3000) -> tuple[int, str]:
+async def refused(
+    host: Host, sandbox: str, port: object = 3000, owner: str = LOCAL_OWNER, access: Access = Access.PORT
+) -> tuple[int, str]:
     """The status and the code with which a connection is refused before the upgrade."""
     with pytest.raises(InvalidStatus) as info:
-        async with tunnel(host, sandbox, port):
+        async with tunnel(host, sandbox, port, owner, access):
             pass
     response = info.value.response
     return response.status_code, orjson.loads(response.body or b"")["error"]["code"]
@@ -97,6 +106,27 @@ async def test_what_cannot_be_reached_is_refused_before_the_upgrade_with_its_sta
         assert (await host.ask("POST", f"/v1/sandboxes/{sandbox}/pause")).status == 200
         assert await refused(host, sandbox) == (409, "wrong_state")
         assert (await host.exec(await host.create(), "echo on")).status == 200
+
+
+async def test_a_ticket_for_anything_else_opens_no_port(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create()
+        for access in set(Access) - {Access.PORT}:
+            assert await refused(host, sandbox, access=access) == (403, "forbidden")
+        assert await refused(host, sandbox, owner="somebody-else") == (404, "not_found")
+
+
+async def test_a_visitor_without_an_owner_sees_public_ports_and_nothing_else(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox, private = await host.create(public_ports=[3000]), await host.create()
+        async with tunnel(host, sandbox, owner="") as socket:
+            await socket.send(b"hello")
+            assert await socket.recv() == b"hello"
+        assert await refused(host, sandbox, 3001, owner="") == (404, "not_found")
+        assert await refused(host, private, owner="") == (404, "not_found")
+        reply = await host.ask("PUT", f"/v1/sandboxes/{sandbox}/ports/3000", {"public": False})
+        assert reply.status == 200
+        assert await refused(host, sandbox, owner="") == (404, "not_found")
 
 
 async def test_a_paused_sandbox_is_resumed_for_a_connection_if_that_is_its_rule(tmp_path: Path) -> None:
