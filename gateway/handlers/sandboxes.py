@@ -9,12 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from contract.asked import ListAsked
-from contract.errors import BadField, NotFound, WarrenError
+from contract.errors import BadField, NotFound, WarrenError, WrongState
 from contract.fields import Fields
 from contract.ids import sandbox_id
 from contract.keys import Scope
 from contract.models import owner_name
 from contract.query import Query
+from contract.states import State
 from contract.tickets import Access
 from gateway.auth import need
 from gateway.creation import Made
@@ -153,7 +154,9 @@ async def attach(request: Request) -> Response:
     call = call_of(request)
     call.sandbox = sandbox_id(request.path_params["sandbox_id"])
     Fields.parse(await read_body(request)).end()
-    (await on_its_host(call, "GET", call.sandbox, Access.READ)).or_raise()
+    found = (await on_its_host(call, "GET", call.sandbox, Access.READ)).or_raise()
+    if found["state"] in (State.STOPPED, State.ERROR):
+        raise WrongState(f"cannot attach to a sandbox that is {found['state']}", state=found["state"])
     host = await call.services.hosts.find(call.sandbox)
     address = next(record.address for record in call.services.hosts.records() if record.name == host)
     ticket, expires_ms = call.services.tickets.once(host, call.who.owner, Access.ATTACH, call.sandbox)

@@ -1,4 +1,4 @@
-"""A small cluster of real processes on loopback: poolds of the local engine, gateways in front of them, one registry."""
+"""A small cluster of real processes on loopback: poolds (local engine), gateways before them, one registry."""
 
 import contextlib
 import http.client
@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from contract.keys import Key, Pools, Scope, key_id, new_secret
+from contract.keys import Key, Scope, key_id, new_secret
 from tests.bench.host import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +60,7 @@ class Program:
             self.process = subprocess.Popen(self.argv, cwd=ROOT, env=self.environment, stdout=log, stderr=log)
 
     def wait_until(self, path: str, is_so: Callable[[Reply], bool]) -> None:
-        wait_for(lambda: is_so(ask(self.port, "GET", path)), f"{self.name}: {path}", lambda: self.told())
+        wait_for(lambda: is_so(ask(self.port, "GET", path)), f"{self.name}: {path}", self.told)
 
     def told(self) -> str:
         return self.log.read_text(errors="replace")[-4000:]
@@ -188,9 +189,7 @@ def write_pki(folder: Path) -> None:
     folder.mkdir()
     key = Ed25519PrivateKey.generate()
     (folder / "tickets.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    (folder / "tickets.pub").write_bytes(
-        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    )
+    (folder / "tickets.pub").write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
 
 
 def ask(port: int, method: str, path: str, body: object = None, key: str | None = None, **headers: str) -> Reply:
@@ -221,5 +220,24 @@ def wait_for(is_so: Callable[[], bool], what: str, told: Callable[[], str] = lam
         time.sleep(0.05)
 
 
-def no_pools(**sizes: int) -> Pools:
-    return replace(Pools(), **sizes)
+class OperatorsConnection(http.client.HTTPConnection):
+    """A connection to poold's unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=LIMIT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(LIMIT_S)
+        self.sock.connect(str(self._path))
+
+
+def operate(host: Program, method: str, path: str, body: object = None) -> Any:
+    """Ask a host as its operator."""
+    with contextlib.closing(OperatorsConnection(Path(host.environment["POOLD_RUN_DIR"]) / "poold.sock")) as connection:
+        connection.request(method, path, None if body is None else json.dumps(body).encode())
+        reply = connection.getresponse()
+        data = reply.read()
+        assert reply.status < 300, data
+        return json.loads(data) if reply.headers["content-type"] == "application/json" else data
