@@ -346,7 +346,7 @@ def take_slot(slots: PlainSlots, number: int) -> Slot | None:
 
 
 def _pki(folder: Path, keys: bytes | None) -> Path:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     if keys is not None:
         (folder / "tickets.pub").write_bytes(keys)
     return folder

@@ -360,7 +360,7 @@ async def test_a_sandbox_that_is_being_created_is_here_already(host: Host) -> No
     name = new_id("sb", os.urandom)
     host.engine.held.add("resume")
     creating = asyncio.create_task(create(host, name))
-    await host.until(lambda: host.sandboxes._creations.owner_of(name) == "ann")
+    await host.until(lambda: host.sandboxes.creations.owner_of(name) == "ann")
     assert await host.sandboxes.owner_of(name) == "ann"
     assert (await host.ask("DELETE", f"/v1/sandboxes/{name}", owner="bob")).code == "not_found"
     await host.until(lambda: host.engine.calls["resume"] > 0)
