@@ -62,7 +62,7 @@ async def forward(  # noqa: PLR0917  # what ASGI hands on, and where it goes
     if pieces is not None and asked.length is not None:
         passed.append((b"content-length", b"%d" % asked.length))
     exchange = upstream.stream(scope["method"], target, passed, body, waits=bool(ticket))
-    async with Watch(receive, pieces, answer_s) as watch, exchange as answer:
+    async with Watch(upstream.later, receive, pieces, answer_s) as watch, exchange as answer:
         watch.answered()
         status = answer.status
         if status == 404 and ticket:
@@ -71,7 +71,10 @@ async def forward(  # noqa: PLR0917  # what ASGI hands on, and where it goes
         if mend is not None:
             told = mend(status, told)
         await send({"type": "http.response.start", "status": status, "headers": told})
-        await _pass_on(send, answer, request_id)
+        if (whole := answer.whole_nowait()) is not None:
+            await send({"type": "http.response.body", "body": whole, "more_body": False})
+        else:
+            await _pass_on(send, answer, request_id)
         return status
     if watch.is_late:
         raise HostSlow(f"{upstream.address} did not begin to answer within {answer_s:g} s")
@@ -81,10 +84,6 @@ async def forward(  # noqa: PLR0917  # what ASGI hands on, and where it goes
 async def _pass_on(send: Send, answer: Answer, request_id: str) -> None:
     """The body of the answer, and its end if it has one."""
     try:
-        whole = answer.whole_nowait()
-        if whole is not None:
-            await send({"type": "http.response.body", "body": whole, "more_body": False})
-            return
         async for chunk in answer.chunks:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send(LAST)

@@ -6,10 +6,10 @@ else that we do for a small request. So the watch begins after a moment.
 
 import asyncio
 from types import TracebackType
+from typing import cast
 
 from gateway.client_body import ClientBody, Receive
-
-BEGIN_S = 0.05
+from gateway.upstream.later import Later
 
 
 class Watch:
@@ -18,32 +18,35 @@ class Watch:
     Such a cancellation ends at the block: whoever comes behind it asks the two what happened.
     """
 
-    __slots__ = ("_answer_s", "_body", "_cancelling", "_receive", "_task", "_timer", "_watching", "has_left", "is_late")
+    __slots__ = (
+        "_answer_s", "_body", "_cancelling", "_later", "_receive", "_task", "_timer", "_watching",
+        "has_left", "is_late",
+    )  # fmt: skip
 
-    def __init__(self, receive: Receive, body: ClientBody | None, answer_s: float) -> None:
+    def __init__(self, later: Later, receive: Receive, body: ClientBody | None, answer_s: float) -> None:
+        self._later = later
         self._receive = receive
         self._body = body  # whoever reads it sees the client leave; we watch from its end on
         self._answer_s = answer_s  # 0: the answer has begun
         self._watching: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.has_left = False
         self.is_late = False
 
     async def __aenter__(self) -> "Watch":
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  # we are in a coroutine
-        self._task = task
-        self._cancelling = task.cancelling()
-        self._timer = task.get_loop().call_later(BEGIN_S, self._begin)
+        self._task = cast("asyncio.Task[None]", asyncio.current_task(self._later.loop))
+        self._cancelling = self._task.cancelling()
+        self._later.add(self)
         return self
 
     def answered(self) -> None:
         """The answer has begun: from now on the host may take its time."""
         self._answer_s = 0.0
-        if self._watching is not None:
+        if self._timer is not None:
             self._timer.cancel()
 
-    def _begin(self) -> None:
-        loop = self._task.get_loop()
+    def begin(self) -> None:
+        loop = self._later.loop
         self._watching = loop.create_task(self._until_left())
         if self._answer_s:
             self._timer = loop.call_later(self._answer_s, self._give_up)
@@ -63,9 +66,11 @@ class Watch:
     async def __aexit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> bool:
-        self._timer.cancel()
+        self._later.discard(self)
         if self._watching is None:
             return False
+        if self._timer is not None:
+            self._timer.cancel()
         if not self._watching.done():
             self._watching.cancel()
             await asyncio.wait([self._watching])

@@ -11,6 +11,7 @@ from contract.errors import BadField
 from gateway.errors import HostBroken, HostUnreachable
 from gateway.upstream.connection import Connection
 from gateway.upstream.dial import Connect, Dialler, Tls
+from gateway.upstream.later import Later
 from gateway.upstream.parts import Headers, declared_length, request_head
 from gateway.upstream.pool import Pool
 
@@ -80,7 +81,8 @@ class Exchange:
             connection.begin(self._head + body if type(body) is bytes else self._head, is_head=self._method == "HEAD")
             if body is not None and not isinstance(body, bytes):
                 self._sending = asyncio.create_task(self._send(connection, body))
-            await connection.head()
+            while not connection.status:
+                await connection.news()
         except BaseException:
             await self._leave(connection)
             raise
@@ -155,7 +157,11 @@ class Upstream:
         self.dialler = Dialler(address, tls, connect)
         self.address = address
         self._pool = Pool(self.dialler)
-        self._host = (b"host", self.dialler.authority)
+        self._host = self.dialler.authority
+
+    @property
+    def later(self) -> Later:
+        return self._pool.later
 
     def stream(self, method: str, target: str, headers: Headers, body: Body = None, *, waits: bool = False) -> Exchange:
         """A request as a block that gives its answer.
@@ -163,7 +169,6 @@ class Upstream:
         A body that is an iterable is sent in chunks unless `headers` has its content-length. `waits`: the body is not
         begun before the host has said that it wants it, or nothing for a second.
         """
-        found: list[tuple[bytes, bytes]] = [self._host, *headers]
         framing, length = b"", None
         if isinstance(body, bytes):
             framing = b"content-length: %d\r\n" % len(body)
@@ -171,8 +176,8 @@ class Upstream:
             length = declared_length(headers)
             framing = b"transfer-encoding: chunked\r\n" if length is None else b""
             if waits:
-                found.append((b"expect", b"100-continue"))
-        head = request_head(method, target, found, framing)
+                headers = [*headers, (b"expect", b"100-continue")]
+        head = request_head(method, target, self._host, headers, framing)
         return Exchange(self._pool, method, head, body, length=length, waits=waits)
 
     async def call(

@@ -17,8 +17,8 @@ from gateway.upstream.parts import MAX_HEAD_BYTES, MAX_HEADERS
 HIGH_WATER = 1 << 20  # of an answer's body waiting for its reader; then the host has to wait
 LOW_WATER = 256 << 10
 WRITE_HIGH_WATER = 512 << 10  # of a request's body waiting for the host; then the client has to
-JOINED_BYTES = 256 << 10  # pieces of a body that wait together are taken as one up to this size
 NO_BODY = frozenset({204, 304})
+JOINED_BYTES = 256 << 10  # pieces of a body that wait together are taken as one up to this size
 
 
 class Connection(asyncio.Protocol):
@@ -26,7 +26,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None  # of the one task that reads
         self._room: asyncio.Future[None] | None = None  # done when the host takes bytes again
@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._error: BaseException | None = None
         self._in_exchange = False
-        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.closed: asyncio.Future[None] = self.loop.create_future()
         self.used = 0  # exchanges so far
         self.idle_since = 0.0
         self._reset(is_head=False)
@@ -48,7 +48,6 @@ class Connection(asyncio.Protocol):
         self.headers: list[tuple[bytes, bytes]] = []
         self.complete = False
         self._overhead = 0  # bytes since the host said something that we can use
-        self._head_bytes = 0
         self._length: int | None = None  # of the body, where the head said so
         self._until_close = False
         self._interim = False
@@ -62,8 +61,6 @@ class Connection(asyncio.Protocol):
         if self._error is not None:
             raise self._error
         self._reset(is_head=is_head)
-        if self._parser is None:
-            self._parser = httptools.HttpResponseParser(self)
         self._in_exchange = True
         self.used += 1
         cast(asyncio.Transport, self._transport).write(data)
@@ -78,28 +75,20 @@ class Connection(asyncio.Protocol):
 
     async def until_wanted(self, limit_s: float) -> None:
         """Wait until the host says that it wants the body (100), or answers; at most `limit_s`: it need say neither."""
-        self._go = self._loop.create_future()
-        timer = self._loop.call_later(limit_s, _done, self._go)
+        self._go = self.loop.create_future()
+        timer = self.loop.call_later(limit_s, _done, self._go)
         try:
             await self._go
         finally:
             timer.cancel()
             self._go = None
 
-    async def head(self) -> None:
-        """Wait until the answer's head is there."""
-        while not self.status:
-            await self.news()
-
-    async def news(self) -> None:
-        """Wait until something came, or raise what ended the connection."""
+    def news(self) -> asyncio.Future[None]:
+        """Done when something came. Raises what ended the connection."""
         if self._error is not None:
             raise self._error
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        self._waiter = self.loop.create_future()
+        return self._waiter
 
     def __aiter__(self) -> "Connection":
         return self
@@ -191,9 +180,10 @@ class Connection(asyncio.Protocol):
 
     def _parse(self, data: bytes) -> None:
         self._overhead += len(data)
-        parser = cast(httptools.HttpResponseParser, self._parser)
+        if self._parser is None:
+            self._parser = httptools.HttpResponseParser(self)
         try:
-            parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self.fail(HostBroken(f"{self._address} switched protocols without being asked"))
         except httptools.HttpParserError as error:
@@ -220,7 +210,7 @@ class Connection(asyncio.Protocol):
         _done(self.closed)
 
     def pause_writing(self) -> None:
-        self._room = self._loop.create_future()
+        self._room = self.loop.create_future()
 
     def resume_writing(self) -> None:
         _done(self._room)
@@ -233,9 +223,6 @@ class Connection(asyncio.Protocol):
             raise HostBroken(f"{self._address} gave a second answer to one request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) >= MAX_HEADERS:
-            raise self._too_long()
         if not self.status:  # headers behind a body are for nobody
             self.headers.append((name.lower(), value))
 
@@ -245,11 +232,23 @@ class Connection(asyncio.Protocol):
         if status < 200:
             self._skip(status)
             return
+        if len(self.headers) > MAX_HEADERS or self._overhead > MAX_HEAD_BYTES:
+            self._check_head()
         self._overhead = 0
         self._keep_alive = parser.should_keep_alive()
         self._find_length(status)
+        self._answer(status)
+
+    def _answer(self, status: int) -> None:
         self.status = status
-        _done(self._go)
+        if self._go is not None:
+            _done(self._go)
+
+    def _check_head(self) -> None:
+        """What came with the head may be body: count what is head."""
+        size = sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if len(self.headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
+            raise self._too_long()
 
     def _skip(self, status: int) -> None:
         """An answer before the answer: 100 lets us send the body, the others say nothing to us."""

@@ -10,23 +10,24 @@ MAX_HEADERS = 200
 
 TARGET = re.compile(r"/[!-~]*")
 LENGTH = re.compile(rb"[0-9]{1,18}")
+METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS"})
 METHOD = re.compile(r"[A-Z]{1,20}")
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-def request_head(method: str, target: str, headers: Headers, framing: bytes = b"") -> bytes:
+def request_head(method: str, target: str, host: bytes, headers: Headers, framing: bytes = b"") -> bytes:
     """The bytes of a request's head. `framing` is the line that says how long the body is."""
     if not TARGET.fullmatch(target):
         raise BadField("path", target, "has characters that must be percent-encoded")
-    if not METHOD.fullmatch(method):
+    if method not in METHODS and not METHOD.fullmatch(method):
         raise BadField("method", method, "must be an HTTP method in capital letters")
-    parts = [method.encode(), b" ", target.encode(), b" HTTP/1.1\r\n"]
+    parts = [f"{method} {target} HTTP/1.1\r\nhost: ".encode(), host, b"\r\n"]
     for name, value in headers:
         parts += (name, b": ", value, b"\r\n")
     parts += (framing, b"\r\n")
     head = b"".join(parts)
-    lines = len(headers) + 2 + (1 if framing else 0)
+    lines = len(headers) + 3 + (1 if framing else 0)
     if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head:
         raise BadField("headers", "", "a header has a line break or a zero in it")
     return head

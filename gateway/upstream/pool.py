@@ -6,6 +6,7 @@ from collections import deque
 from gateway.errors import HostUnreachable
 from gateway.upstream.connection import Connection
 from gateway.upstream.dial import Dialler
+from gateway.upstream.later import Later
 
 MAX_IDLE = 128
 MAX_OPEN = 10_000  # as many as there may be streams at a gateway
@@ -23,6 +24,14 @@ class Pool:
         self._dialling = 0
         self._sweep: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self._later: Later | None = None
+
+    @property
+    def later(self) -> Later:
+        """Of the loop in which this pool is used. Asking which one is running costs a system call in Python 3.11."""
+        if self._later is None:
+            self._later = Later(asyncio.get_running_loop())
+        return self._later
 
     def take_nowait(self) -> Connection | None:
         """A connection that is open and waits, if there is one."""
@@ -53,7 +62,7 @@ class Pool:
             self.drop(connection)
             return
         connection.end()
-        loop = asyncio.get_running_loop()
+        loop = connection.loop
         connection.idle_since = loop.time()
         self._idle.append(connection)
         if self._sweep is None:
@@ -65,7 +74,7 @@ class Pool:
 
     def _expire(self) -> None:
         """Close what has waited for too long, and come back when the next one will have."""
-        loop = asyncio.get_running_loop()
+        loop = self.later.loop
         oldest = loop.time() - IDLE_S
         while self._idle and (self._idle[0].idle_since <= oldest or not self._idle[0].is_open):
             self.drop(self._idle.popleft())
