@@ -13,12 +13,11 @@ from typing import Any
 
 import orjson
 
+from contract import ring
 from contract.errors import NotFound, WarrenError
 from contract.ids import new_id
 from contract.keys import Key
 from contract.models import CreateSandbox, Shape
-from contract.ring import owner as owner_of
-from contract.ring import place
 from contract.states import State
 from contract.tickets import Access
 from gateway.background import Background
@@ -70,6 +69,15 @@ def repeat_of(owner: str, idempotency_key: str | None, body: bytes) -> Repeat | 
 
 
 @dataclass(frozen=True)
+class Place:
+    """An id, the host that it belongs to, and what will be made there (None: as the host thinks)."""
+
+    sandbox: str
+    host: str
+    shape: Shape | None
+
+
+@dataclass(frozen=True)
 class Made:
     """A sandbox that was created, and the host's reply."""
 
@@ -96,93 +104,102 @@ class Creation:
         tried: set[str] = set()
         refused: HostSaid | None = None
         while len(tried) < MAX_HOSTS:
-            sandbox, host, shape = self._placed(wish, tried, refused)
-            reserved = await self._quotas.reserve(wish.key, sandbox, shape, wish.repeat)
+            where, shape = self._placed(wish, tried, refused)
+            reserved = await self._quotas.reserve(wish.key, where.sandbox, shape, wish.repeat)
             if reserved.repeated:
-                return await self._again(wish, reserved.id)
-            self._hosts.place(sandbox, host, shape)
-            answer = await self._created_or_undone(wish, sandbox, host, shape)
+                where = await self._place_of(wish, reserved.id)
+            else:
+                self._hosts.place(where.sandbox, where.host, shape)
+            answer = await self._created_or_undone(wish, where)
             if answer is not None and answer.status < 400:
-                return Made(sandbox, answer)
-            await self._never_was(wish, sandbox)
-            refused = None if answer is None else HostSaid(answer.status, answer.value)
-            if refused is not None and refused.code not in ELSEWHERE:
-                raise refused
-            tried.add(host)
+                return Made(where.sandbox, answer)
+            if answer is None and reserved.repeated:
+                raise HostUnreachable(f"{where.host}, the host of this idempotency key's sandbox, cannot be reached")
+            refused = await self._given_back(wish, where, answer)
+            tried.add(where.host)
         raise refused or no_room(wish.wanted, self._hosts.records())
 
-    def _placed(self, wish: Wish, tried: set[str], refused: HostSaid | None) -> tuple[str, str, Shape]:
-        """An id, its host, and what will be made there."""
+    async def _given_back(self, wish: Wish, where: Place, answer: Answer | None) -> HostSaid | None:
+        """Nothing will be created under this id. Raises the host's refusal unless another host may take it.
+
+        The host has kept its refusal: whoever repeats the request there hears the same.
+        """
+        self._hosts.forget(where.sandbox)
+        await self._quotas.release(wish.key.owner, [where.sandbox], forget=True)
+        refused = None if answer is None else HostSaid(answer.status, answer.value)
+        if refused is not None and refused.code not in ELSEWHERE:
+            raise refused
+        return refused
+
+    def _placed(self, wish: Wish, tried: set[str], refused: HostSaid | None) -> tuple[Place, Shape]:
+        """A new id whose host may take it.
+
+        What may be a repeat is placed also where there is no room: if it is one, it needs none.
+        """
         offers = self._hosts.offers(wish.wanted, without=tried)
         weights = self._hosts.weights()
         rooms = {name: offer.room for name, offer in offers.items()}
-        sandbox = place(lambda: new_id("sb", self._entropy), weights, rooms)
-        host = None if sandbox is None else owner_of(sandbox, weights)
+        sandbox = ring.place(self._new_id, weights, rooms)
+        if sandbox is None and wish.repeat is not None and refused is None:
+            sandbox = ring.place(self._new_id, weights, dict.fromkeys(rooms, ring.Room(1, 1)))
+        host = None if sandbox is None else ring.owner(sandbox, weights)
         if sandbox is None or host is None:
             raise refused or no_room(wish.wanted, self._hosts.records())
-        return sandbox, host, offers[host].shape
+        return Place(sandbox, host, offers[host].shape), offers[host].shape
 
-    async def _never_was(self, wish: Wish, sandbox: str) -> None:
-        self._hosts.forget(sandbox)
-        await self._quotas.release(wish.key.owner, [sandbox], forget=True)
+    def _new_id(self) -> str:
+        return new_id("sb", self._entropy)
 
-    async def _again(self, wish: Wish, sandbox: str) -> Made:
+    async def _place_of(self, wish: Wish, sandbox: str) -> Place:
         """The same request came before. Its host says again what it said, or does it now if it never heard of it."""
         try:
             host = await self._hosts.find(sandbox)
         except NotFound:
-            owner = owner_of(sandbox, self._hosts.weights())
-            assert owner is not None  # noqa: S101 — a host has just been asked
-            host = owner
+            host = ring.owner(sandbox, self._hosts.weights()) or ""
         offer = self._hosts.offers(wish.wanted).get(host)
-        answer = await self._created(wish, sandbox, host, None if offer is None else offer.shape)
-        if answer is None:
-            raise HostUnreachable(f"host {host}, which has the sandbox of this idempotency key, cannot be reached")
-        answer.or_raise()
-        self._hosts.place(sandbox, host)
-        return Made(sandbox, answer)
+        return Place(sandbox, host, None if offer is None else offer.shape)
 
-    async def _created_or_undone(self, wish: Wish, sandbox: str, host: str, shape: Shape) -> Answer | None:
+    async def _created_or_undone(self, wish: Wish, where: Place) -> Answer | None:
         """As `_created`. If we cannot know what became of it, it is destroyed when its host can be reached again;
         unless the client can ask for it again."""
         try:
-            return await self._created(wish, sandbox, host, shape)
+            return await self._created(wish, where)
         except BaseException:
             if wish.repeat is None:
-                self._background.start(self.undo(wish.key.owner, sandbox))
+                self._background.start(self.undo(wish.key.owner, where.sandbox))
             raise
 
-    async def _created(self, wish: Wish, sandbox: str, host: str, shape: Shape | None) -> Answer | None:
+    async def _created(self, wish: Wish, where: Place) -> Answer | None:
         """What the host says; None if it has not heard of it. Asks again where an answer was lost."""
         try:
-            return await self._ask(wish, sandbox, host, shape)
+            return await self._ask(wish, where)
         except HostUnreachable as error:
             if not error.sent:
                 return None
-            log.warning("an answer to a create was lost", extra={"host": host, "sandbox": sandbox})
-        known = await self._learned(wish, sandbox, host)
-        return known or await self._ask(wish, sandbox, host, shape)
+            log.warning("an answer to a create was lost", extra={"host": where.host, "sandbox": where.sandbox})
+        known = await self._learned(wish, where)
+        return known or await self._ask(wish, where)
 
-    async def _ask(self, wish: Wish, sandbox: str, host: str, shape: Shape | None) -> Answer:
+    async def _ask(self, wish: Wish, where: Place) -> Answer:
         answer = await self._hosts.ask(
-            host,
+            where.host,
             "POST",
             "/v1/sandboxes",
             Access.WRITE,
             wish.key.owner,
-            sandbox,
-            value=wish.filled(shape),
+            where.sandbox,
+            value=wish.filled(where.shape),
             headers=wish.headers(),
             limit_s=CREATE_S,
         )
         if HostSaid(answer.status, answer.value).code == "exists":
-            return await self._learned(wish, sandbox, host) or answer
+            return await self._learned(wish, where) or answer
         return answer
 
-    async def _learned(self, wish: Wish, sandbox: str, host: str) -> Answer | None:
+    async def _learned(self, wish: Wish, where: Place) -> Answer | None:
         """What became of a create whose answer we do not have; None if the host has never heard of it."""
         for _ in range(int(CREATE_S / LOOK_S)):
-            answer = await self._look(wish, sandbox, host)
+            answer = await self._look(wish, where)
             if answer.status == 404:
                 return None
             state = State(answer.or_raise()["state"])
@@ -192,10 +209,11 @@ class Creation:
             if state not in UNDER_WAY:
                 return Answer(201, answer.value, answer.headers)
             await asyncio.sleep(LOOK_S)
-        raise HostUnreachable(f"host {host} is still creating {sandbox}")
+        raise HostUnreachable(f"host {where.host} is still creating {where.sandbox}")
 
-    async def _look(self, wish: Wish, sandbox: str, host: str) -> Answer:
-        return await self._hosts.ask(host, "GET", f"/v1/sandboxes/{sandbox}", Access.READ, wish.key.owner, sandbox)
+    async def _look(self, wish: Wish, where: Place) -> Answer:
+        target = f"/v1/sandboxes/{where.sandbox}"
+        return await self._hosts.ask(where.host, "GET", target, Access.READ, wish.key.owner, where.sandbox)
 
     async def undo(self, owner: str, sandbox: str) -> None:
         """Destroy a sandbox that nobody heard of. Tries for a while; after that its timeout will."""
