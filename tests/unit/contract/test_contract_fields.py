@@ -137,7 +137,7 @@ class TestValues:
             assert "from 3 to 9" in refused(lambda: fields.integer("a", low=3, high=9)).message
 
     def test_what_is_no_whole_number_is_refused(self) -> None:
-        for value in (True, False, 1.0, "1", [], {}):
+        for value in (True, False, 1.5, "1", [], {}):
             refused(lambda value=value: Fields({"a": value}).integer("a", low=0, high=9, default=5))
 
     def test_a_number_may_have_to_be_a_multiple(self) -> None:
