@@ -75,7 +75,7 @@ class Fields:
         value = self.raw(name, default)
         if value is default:
             return value  # type: ignore[no-any-return]
-        text = _checked_text(self._within + name, value, max_chars)
+        text = checked_text(self._within + name, value, max_chars)
         if pattern is not None and not re.fullmatch(pattern, text):
             raise BadField(self._within + name, value, f"must match {pattern}")
         return _one_of(self._within + name, text, choices)
@@ -88,14 +88,16 @@ class Fields:
             raise BadField(self._within + name, value, "must be true or false")
         return value
 
-    def texts(self, name: str, *, max_chars: int, max_count: int) -> dict[str, str]:
-        """An object whose values are all strings; empty when absent."""
+    def texts(self, name: str, *, max_chars: int, max_count: int, names: str | None = None) -> dict[str, str]:
+        """An object whose values are all strings; empty when absent. `names` is what the whole of each name must be."""
         value = self.raw(name, {})
         if not isinstance(value, dict) or len(value) > max_count:
             raise BadField(self._within + name, value, f"must be an object with at most {max_count} entries")
         for key, item in value.items():
-            _checked_text(f"{self._within}{name}.{key}", key, max_chars)
-            _checked_text(f"{self._within}{name}.{key}", item, max_chars)
+            checked_text(f"{self._within}{name}.{key}", key, max_chars)
+            checked_text(f"{self._within}{name}.{key}", item, max_chars)
+            if names is not None and not re.fullmatch(names, key):
+                raise BadField(self._within + name, key, f"names must match {names}")
         return value
 
     def text_list(self, name: str, *, max_chars: int, max_count: int, choices: Sequence[str] = ()) -> list[str]:
@@ -103,7 +105,15 @@ class Fields:
         if not isinstance(value, list) or len(value) > max_count:
             raise BadField(self._within + name, value, f"must be a list of at most {max_count} strings")
         named = [(f"{self._within}{name}[{i}]", item) for i, item in enumerate(value)]
-        return [_one_of(which, _checked_text(which, item, max_chars), choices) for which, item in named]
+        return [_one_of(which, checked_text(which, item, max_chars), choices) for which, item in named]
+
+    def integer_list(self, name: str, *, low: int, high: int, max_count: int) -> list[int]:
+        value = self.raw(name, [])
+        if not isinstance(value, list) or len(value) > max_count:
+            raise BadField(self._within + name, value, f"must be a list of at most {max_count} whole numbers")
+        named = {f"{name}[{i}]": item for i, item in enumerate(value)}
+        items = Fields(named, self._within)
+        return [items.integer(which, low=low, high=high) for which in named]
 
     def line_or_list(self, name: str, *, max_chars: int, max_count: int) -> str | list[str]:
         """A line of text, or a list of words of which the first is not empty."""
@@ -111,7 +121,7 @@ class Fields:
         if isinstance(value, str):
             if not value.strip():
                 raise BadField(self._within + name, value, "must not be empty")
-            return _checked_text(self._within + name, value, max_chars)
+            return checked_text(self._within + name, value, max_chars)
         words = Fields({name: value}, self._within).text_list(name, max_chars=max_chars, max_count=max_count)
         if not words or not words[0]:
             raise BadField(self._within + name, value, "must be a command line or a list that starts with a program")
@@ -143,7 +153,8 @@ def _one_of(name: str, text: str, choices: Sequence[str]) -> str:
     return text
 
 
-def _checked_text(name: str, value: object, max_chars: int) -> str:
+def checked_text(name: str, value: object, max_chars: int) -> str:
+    """`value`, if it is a text of at most so many characters, without a NUL."""
     if not isinstance(value, str):
         raise BadField(name, value, "must be a string")
     if len(value) > max_chars:

@@ -44,6 +44,13 @@ class LedgerFull(CapacityError):
         )
 
 
+class Exists(CallerError):
+    """A sandbox of this id was created before. It is as it was."""
+
+    status = 409
+    code = "exists"
+
+
 class NoFreeSlot(CapacityError):
     """Every slot of this host is in use."""
 

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from contract.errors import BadField
 from contract.states import State
 from poold.api.audited import StreamedReply
+from poold.api.listing import number
 from poold.api.replies import json_reply
-from poold.api.sandboxes import number
 from poold.api.services import asked_id, services
 from poold.ledger import Ledger, events
 

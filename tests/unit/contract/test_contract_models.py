@@ -35,7 +35,7 @@ json_values = st.recursive(
     max_leaves=10,
 )
 create_fields = (
-    *("image", "vcpus", "memory_mb", "disk_mb", "env", "metadata", "other"),
+    *("image", "vcpus", "memory_mb", "disk_mb", "env", "metadata", "public_ports", "other"),
     *("timeout_sec", "on_timeout", "idle_sec", "paused_sec", "auto_resume"),
 )
 exec_fields = ("cmd", "env", "cwd", "user", "stdin", "timeout_sec", "other")
@@ -331,3 +331,29 @@ def test_what_is_not_an_id_is_not_found(text: str) -> None:
     else:
         with pytest.raises(NotFound):
             sandbox_id(text)
+
+
+# Public ports.
+
+
+def test_public_ports_are_each_there_once_and_in_order() -> None:
+    assert create(public_ports=[3000, 80, 3000]).public_ports == (80, 3000)
+    assert create(public_ports=None).public_ports == create(public_ports=[]).public_ports == ()
+    assert len(create(public_ports=list(range(1, 33))).public_ports) == 32
+
+
+@pytest.mark.parametrize(
+    "ports", [80, "80", {}, [0], [65_536], [-1], ["80"], [80.0], [True], [None], list(range(1, 34))]
+)
+def test_bad_public_ports_are_refused_with_their_place(ports: object) -> None:
+    with pytest.raises(BadField) as caught:
+        create(public_ports=ports)
+    assert str(caught.value.details["field"]).startswith("public_ports")
+    if isinstance(ports, list) and len(ports) == 1:
+        assert caught.value.details["field"] == "public_ports[0]"
+
+
+def test_what_is_public_is_in_the_view() -> None:
+    shape = Shape("python", 1, 256, 1024)
+    sandbox = Sandbox("sb-a", State.RUNNING, shape, {}, 1, None, Rules(60), public_ports=(80, 3000))
+    assert sandbox.view()["public_ports"] == [80, 3000]

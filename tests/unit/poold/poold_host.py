@@ -8,16 +8,19 @@ import socket
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+from websockets.asyncio.client import connect
 
 from contract.ids import new_id
+from contract.models import LOCAL_OWNER
 from poold import reconcile
 from poold.api.observe import measure
 from poold.api.services import Facts, Services
+from poold.api.tickets import Refusals, Tickets
 from poold.config import Config, PoolSize
 from poold.images import HostImages, Images
 from poold.ledger import Ledger, audit, sandboxes
@@ -29,8 +32,10 @@ from poold.sandboxes import Defaults, Means, Sandboxes, Sources
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
 from poold.strain import Watch
+from tests.signing import Gateway
 from tests.unit.poold.poold_fake_engine import FakeEngine
 
+NAME = "here"
 SLOTS = 8
 MACHINE_MB = 256 + OVERHEAD_MB  # what a machine of the default shape takes
 LIMIT_S = 15.0
@@ -90,14 +95,33 @@ class Host:
     clock: "Clock"
     services: Services
     socket: Path
-    urls: Callable[[str], str] = field(init=False)
+    gateway: Gateway
 
-    def __post_init__(self) -> None:
-        self.urls = lambda path: f"ws://127.0.0.1:{self.port}{path}"
+    def dial(self, target: str, *, owner: str = LOCAL_OWNER) -> connect:
+        """A WebSocket, opened as a gateway does for `owner`."""
+        return self.knock_at_socket(target, **self.gateway.headers("WS", target, owner))
 
-    async def ask(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
+    def knock_at_socket(self, target: str, **headers: str) -> connect:
+        """A WebSocket, opened with these headers and no others."""
+        url = f"ws://127.0.0.1:{self.port}{target}"
+        return connect(url, proxy=None, max_size=None, additional_headers=headers)
+
+    async def ask(
+        self, method: str, path: str, body: object = None, *, owner: str = LOCAL_OWNER, **headers: str
+    ) -> Reply:
+        """Ask as a gateway does, for `owner`."""
+        return await self.knock(method, path, body, **self.gateway.headers(method, path, owner), **headers)
+
+    async def knock(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
+        """Ask at the port with these headers and no others."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
         return await asyncio.to_thread(self._ask, connection, method, path, body, headers)
+
+    def head(self, method: str, path: str, *lines: str) -> bytes:
+        """A request's head, as a gateway sends it."""
+        ticket = self.gateway.headers(method, path)
+        told = [f"{name}: {value}" for name, value in ticket.items()]
+        return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: a", *told, *lines, "", ""]).encode()
 
     async def admin(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
         """Ask as the operator, over the unix socket."""
@@ -121,10 +145,9 @@ class Host:
             reader, writer = await asyncio.open_unix_connection(self.socket)
         else:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items()]
-        head = f"GET {path} HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n{''.join(lines)}\r\n"
+        lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         try:
-            writer.write(head.encode())
+            writer.write(self.head("GET", path, "Accept: text/event-stream", *lines))
             status = await reader.readuntil(b"\r\n\r\n")
             assert b" 200 " in status, status
             yield Stream(reader)
@@ -136,8 +159,8 @@ class Host:
         await self.services.ledger.write(lambda _: None, durable=False)
         return await self.services.ledger.read(lambda db: audit.listed(db, limit=10_000, **filters))
 
-    async def create(self, **wanted: object) -> str:
-        reply = await self.ask("POST", "/v1/sandboxes", wanted)
+    async def create(self, *, owner: str = LOCAL_OWNER, **wanted: object) -> str:
+        reply = await self.ask("POST", "/v1/sandboxes", wanted, owner=owner)
         assert reply.status == 201, reply.body
         sandbox_id: str = reply.json["id"]
         return sandbox_id
@@ -266,17 +289,21 @@ async def open_host(
     metrics = Metrics()
     watch = Watch(folder, metrics, Thresholds(disk_free_mb=None, memory_available_mb=None))
     pool = Pool(engine, images, room, sizes={"host": PoolSize(warm, warm)} if warm else {}, gate=watch.gate)
-    facts = Facts("0", "fake", "none", clock(), slots, config.limits, config.ledger_path, config.images_dir)
+    facts = _facts(config, clock(), slots)
+    gateway = Gateway(NAME, clock)
+    tickets = Tickets(NAME, gateway.write(folder / "pki") / "tickets.pub", now_ms=clock)
     try:
         async with asyncio.timeout(LIMIT_S), Ledger.open(config.ledger_path) as ledger:
             todo, recovery = await _observe(ledger, engine, clock) if recover else (Plan(), Recovery(clock()))
             means = Means(ledger, pool, images, sources, metrics)
             async with pool.running(), Sandboxes(means, Defaults("host", config.rules)).running() as host:
                 await reconcile.take_over(todo, means, host, lambda number: take_slot(places, number), recovery)
-                found = Services(host, pool, ledger, images, metrics, None, watch, recovery, facts)
+                refusals = Refusals(ledger, metrics, now_ms=clock)
+                found = Services(host, pool, ledger, images, metrics, None, watch, recovery, facts, tickets, refusals)
                 measure(found)
+                ledger_path, socket = config.ledger_path, config.socket
                 async with serving(found, config):
-                    yield Host(config.port, engine, pool, host, places, config.ledger_path, clock, found, config.socket)
+                    yield Host(config.port, engine, pool, host, places, ledger_path, clock, found, socket, gateway)
     finally:
         engine.close()
 
@@ -285,6 +312,22 @@ async def _observe(ledger: Ledger, engine: FakeEngine, clock: Clock) -> tuple[Pl
     """The beginning of `poold.daemon`, before there are slots."""
     todo = reconcile.plan(await ledger.read(sandboxes.alive), engine.found(), base_uid=0)
     return todo, await reconcile.clear(todo, engine, ledger, now_ms=clock())
+
+
+def _facts(config: Config, now_ms: int, slots: int) -> Facts:
+    return Facts(
+        name=NAME,
+        address=config.advertise,
+        version="0",
+        engine="fake",
+        accel="none",
+        started_ms=now_ms,
+        slots=slots,
+        limits=config.limits,
+        default_image=config.default_image,
+        ledger_path=config.ledger_path,
+        images_dir=config.images_dir,
+    )
 
 
 def take_slot(slots: PlainSlots, number: int) -> Slot | None:

@@ -1,0 +1,117 @@
+"""Operations inside a sandbox: commands, files, terminals."""
+
+from contract import asked
+from contract.keys import Scope
+from contract.models import Exec
+from gateway.operations import views
+from gateway.operations.codes import BODY, FILE, GUEST, together
+from gateway.operations.operation import JSON, OCTETS, STREAM, Operation, Reply, json_reply
+from gateway.operations.sandboxes import ONE
+
+FILE_MEANS = {
+    "path": "absolute, `~…`, or relative to the home of the user, without a part `..`; at most 4,096 bytes",
+    "user": "who reads or writes it",
+    "mode": "its permissions, in octal",
+}
+
+INSIDE = (
+    Operation(
+        "run_command",
+        "POST",
+        f"{ONE}/exec",
+        "Commands and files",
+        "Run a command",
+        {
+            200: Reply(
+                "what came of it",
+                {JSON: views.ref("Output"), STREAM: views.EVENT_STREAM_TEXT},
+            )
+        },
+        Scope.SANDBOXES,
+        about="The reply has the first MiB of "
+        "each stream. With `Accept: text/event-stream` output comes as it is written: `start`, `stdout` and `stderr`, "
+        "then `exit`, or `error` if there will be no exit. A client that leaves does not end the command.",
+        body=Exec.read,
+        query=asked.output_encoding,
+        means={
+            "cmd": "a line for `bash -lc`, or a list that starts with a program",
+            "cwd": "where it runs; without it, in `/workspace`",
+            "env": "variables, added to those of the sandbox",
+            "user": "who runs it: `user`, or `root`",
+            "stdin": "what it reads; without it, nothing",
+            "timeout_sec": "then it is killed with all that it started, and the answer is 408 `deadline_passed`",
+            "encoding": "of output in the stream; `base64` gives exact bytes",
+        },
+        errors=together(
+            BODY,
+            GUEST,
+            {
+                400: ("program_not_found", "program_not_executable", "cwd_not_found", "unknown_user", "bad_path"),
+                403: ("permission_denied",),
+                408: ("deadline_passed",),
+                429: ("too_many_processes",),
+                507: ("disk_full",),
+            },
+        ),
+        example={"cmd": "echo hello from $(uname -n)"},
+    ),
+    Operation(
+        "read_file",
+        "GET",
+        f"{ONE}/files",
+        "Commands and files",
+        "Download a file",
+        {
+            200: Reply("its bytes", {OCTETS: views.BYTES}),
+            206: Reply("the part that `Range` asks for", {OCTETS: views.BYTES}, {"Content-Range": "which part"}),
+        },
+        Scope.SANDBOXES,
+        query=asked.FileAsked.read,
+        means=FILE_MEANS,
+        headers={"Range": "bytes=FIRST-LAST"},
+        errors=FILE,
+        example="path=/etc/os-release",
+    ),
+    Operation(
+        "write_file",
+        "PUT",
+        f"{ONE}/files",
+        "Commands and files",
+        "Upload a file",
+        {200: json_reply("what was written", views.UPLOADED)},
+        Scope.SANDBOXES,
+        about="The body becomes the file, of any size; folders above it are made. "
+        "`Content-Range: bytes FIRST-LAST/*` writes a part.",
+        upload="the file's bytes",
+        query=asked.FileAsked.read_upload,
+        means=FILE_MEANS,
+        headers={"Content-Range": "bytes FIRST-LAST/*"},
+        errors=together(FILE, {409: ("already_exists",), 507: ("disk_full",)}),
+        example="path=/workspace/hello.txt",
+    ),
+    Operation(
+        "attach",
+        "POST",
+        f"{ONE}/attach",
+        "Terminals",
+        "Get a ticket for a terminal at the host itself",
+        {200: json_reply("where to connect, and with what", views.ATTACHMENT)},
+        Scope.SANDBOXES,
+        about="The ticket is good for one connection, in the header `Warren-Ticket` or as `?ticket=`.",
+        body=asked.nothing,
+        errors=together(BODY, GUEST),
+    ),
+    Operation(
+        "terminal",
+        "WS",
+        f"{ONE}/terminal",
+        "Terminals",
+        "A terminal in the sandbox",
+        {101: Reply("a WebSocket")},
+        Scope.SANDBOXES,
+        about="Binary frames are bytes, both ways. Text frames are JSON: `start` first, `exit` or `error` last; from "
+        "the client `resize` with `cols` and `rows`. Leaving detaches: `?pid=` attaches again.",
+        errors=GUEST,
+        example="cols=120&rows=40",
+    ),
+)

@@ -1,0 +1,6 @@
+"""The way to hosts: HTTP/1.1 over kept connections, bodies streamed both ways. Nothing else in the gateway dials."""
+
+from gateway.upstream.client import Answer, Body, Exchange, Upstream
+from gateway.upstream.parts import Headers
+
+__all__ = ["Answer", "Body", "Exchange", "Headers", "Upstream"]

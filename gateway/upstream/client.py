@@ -1,0 +1,206 @@
+"""Requests to one host: the only HTTP client that the gateway has."""
+
+import asyncio
+from collections.abc import AsyncIterable
+from types import TracebackType
+from typing import Any
+
+import orjson
+
+from contract.errors import BadField
+from gateway.errors import HostBroken, HostUnreachable
+from gateway.upstream.connection import Connection
+from gateway.upstream.dial import Connect, Dialler, Tls
+from gateway.upstream.later import Later
+from gateway.upstream.parts import Headers, declared_length, request_head
+from gateway.upstream.pool import Pool
+
+MAX_JSON_BYTES = 4 << 20
+WANTED_S = 1.0  # how long a host may take to say that it wants a body
+# May be done twice where nobody knows whether it was done once.
+REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+
+Body = bytes | AsyncIterable[bytes] | None
+
+
+class Answer:
+    """A host's answer: its head is there, its body is read piece by piece."""
+
+    __slots__ = ("chunks", "headers", "status")
+
+    def __init__(self, connection: Connection) -> None:
+        self.status = connection.status
+        self.headers = connection.headers  # names in lower case
+        self.chunks = connection
+
+    def whole_nowait(self) -> bytes | None:
+        """The body, or what was not read of it yet, if all of it has come."""
+        return self.chunks.whole_nowait()
+
+    async def read(self, limit: int) -> bytes:
+        """All of the body, or `HostBroken` if it is longer than `limit`."""
+        body = bytearray()
+        async for chunk in self.chunks:
+            body += chunk
+            if len(body) > limit:
+                raise HostBroken(f"an answer has more than {limit} bytes")
+        return bytes(body)
+
+
+class Exchange:
+    """One request and its answer, as a block. Leaving it early hangs up."""
+
+    __slots__ = ("_begun", "_body", "_connection", "_head", "_length", "_method", "_pool", "_sending", "_waits")
+
+    def __init__(self, pool: Pool, method: str, head: bytes, body: Body, *, length: int | None, waits: bool) -> None:
+        self._pool = pool
+        self._method = method
+        self._head = head
+        self._body = body
+        self._length = length  # of a body that is an iterable, where it is known
+        self._waits = waits  # until the host wants the body
+        self._begun = False  # some of such a body was taken
+        self._connection: Connection | None = None
+        self._sending: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Answer:
+        connection = self._pool.take_nowait()
+        if connection is not None:
+            try:
+                return await self._ask(connection)
+            except HostUnreachable:
+                # The host may have closed the connection just before we asked.
+                if self._method not in REPEATABLE or self._begun:
+                    raise
+        return await self._ask(await self._pool.dial())
+
+    async def _ask(self, connection: Connection) -> Answer:
+        body = self._body
+        self._connection = connection
+        try:
+            connection.begin(self._head + body if type(body) is bytes else self._head, is_head=self._method == "HEAD")
+            if body is not None and not isinstance(body, bytes):
+                self._sending = asyncio.create_task(self._send(connection, body))
+            while not connection.status:
+                await connection.news()
+        except BaseException:
+            await self._leave(connection)
+            raise
+        return Answer(connection)
+
+    async def _send(self, connection: Connection, body: AsyncIterable[bytes]) -> None:
+        """Send the body, piece by piece. What goes wrong with it is told to whoever reads the answer."""
+        try:
+            if self._waits:
+                await connection.until_wanted(WANTED_S)
+                if connection.status:
+                    raise Unwanted
+            await self._send_pieces(connection, body)
+        except Unwanted:
+            raise
+        except Exception as error:
+            connection.fail(error)
+            raise
+
+    async def _send_pieces(self, connection: Connection, body: AsyncIterable[bytes]) -> None:
+        left = self._length
+        async for piece in body:
+            self._begun = True
+            if left is not None:
+                left -= len(piece)
+                if left < 0:
+                    break
+                await connection.write(piece)
+            elif piece:
+                await connection.write(b"%x\r\n" % len(piece), piece, b"\r\n")
+        if left is None:
+            await connection.write(b"0\r\n\r\n")
+        elif left:
+            raise BadField("content-length", self._length, "is not the length of the body")
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._connection is not None:
+            await self._leave(self._connection)
+
+    async def _leave(self, connection: Connection) -> None:
+        """Keep the connection for the next exchange if all of this one went through, else hang up."""
+        self._connection = None
+        sending = self._sending
+        if sending is None:
+            self._pool.give_back(connection)
+            return
+        self._sending = None
+        if not sending.done():
+            self._pool.drop(connection)
+            sending.cancel()
+            await asyncio.wait([sending])
+        if sending.cancelled() or sending.exception() is not None:
+            self._pool.drop(connection)
+        else:
+            self._pool.give_back(connection)
+
+
+class Unwanted(Exception):
+    """The host answered before it had seen the body, and we did not send it."""
+
+
+class Upstream:
+    """One host, or whatever speaks HTTP behind `connect`. Safe to use from many tasks.
+
+    Raises `HostUnreachable` (`sent` says whether the host may have heard the request) and `HostBroken`, and what a
+    body given as an iterable raises.
+    """
+
+    def __init__(self, address: str, *, tls: Tls | None = None, connect: Connect | None = None) -> None:
+        self.dialler = Dialler(address, tls, connect)
+        self.address = address
+        self._pool = Pool(self.dialler)
+        self._host = self.dialler.authority
+
+    @property
+    def later(self) -> Later:
+        return self._pool.later
+
+    def stream(self, method: str, target: str, headers: Headers, body: Body = None, *, waits: bool = False) -> Exchange:
+        """A request as a block that gives its answer.
+
+        A body that is an iterable is sent in chunks unless `headers` has its content-length. `waits`: the body is not
+        begun before the host has said that it wants it, or nothing for a second.
+        """
+        framing, length = b"", None
+        if isinstance(body, bytes):
+            framing = b"content-length: %d\r\n" % len(body)
+        elif body is not None:
+            length = declared_length(headers)
+            framing = b"transfer-encoding: chunked\r\n" if length is None else b""
+            if waits:
+                headers = [*headers, (b"expect", b"100-continue")]
+        head = request_head(method, target, self._host, headers, framing)
+        return Exchange(self._pool, method, head, body, length=length, waits=waits)
+
+    async def call(
+        self, method: str, target: str, *, ticket: str, value: Any = None, headers: Headers = ()
+    ) -> tuple[int, Any, list[tuple[bytes, bytes]]]:
+        """Ask in JSON and read the answer's JSON (None where there is none). The caller sets the deadline."""
+        asked = [(b"warren-ticket", ticket.encode()), (b"accept", b"application/json"), *headers]
+        body = None
+        if value is not None:
+            asked.append((b"content-type", b"application/json"))
+            body = orjson.dumps(value)
+        async with self.stream(method, target, asked, body) as answer:
+            data = await answer.read(MAX_JSON_BYTES)
+            return answer.status, self._decoded(data), answer.headers
+
+    def _decoded(self, data: bytes) -> Any:
+        if not data:
+            return None
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise HostBroken(f"{self.address} answered with what is not JSON: {error}") from None
+
+    async def close(self) -> None:
+        """Hang up everywhere. Requests under way break off."""
+        await self._pool.close()

@@ -1,0 +1,82 @@
+"""How a connection to a host is made: over TCP, over TLS, or over a socket that somebody hands us."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway.errors import HostUnreachable
+from gateway.upstream.connection import Connection
+
+CONNECT_S = 2.0
+# A host that is cut off is found out even where nothing is being sent: 5 s of silence, then three questions.
+SILENCE_S = 5
+QUESTIONS = 3
+UNHEARD_MS = 20_000  # how long what we sent may stay without a sign that it arrived
+
+Tls = Callable[[], ssl.SSLContext]
+Connect = Callable[[], Awaitable[socket.socket]]
+
+
+class Dialler:
+    """Makes connections to one address."""
+
+    def __init__(self, address: str, tls: Tls | None, connect: Connect | None) -> None:
+        url = urlsplit(address)
+        if url.hostname is None or url.scheme not in ("http", "https"):
+            raise ValueError(f"address: must be http://ADDRESS:PORT or https://ADDRESS:PORT, got {address!r}")
+        if url.scheme == "https" and tls is None:
+            raise ValueError(f"address: {address} needs a TLS context")
+        self.address = address
+        self.authority = url.netloc.encode("ascii")
+        self._name = url.hostname
+        self._port = url.port or (443 if url.scheme == "https" else 80)
+        self._tls = tls if url.scheme == "https" else None
+        self._connect = connect
+
+    async def dial(self) -> Connection:
+        """A new connection, or `HostUnreachable` within two seconds."""
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                return await self._dial()
+        except TimeoutError:
+            raise HostUnreachable(f"{self.address} did not answer within {CONNECT_S:g} s", sent=False) from None
+        except OSError as error:
+            raise HostUnreachable(f"{self.address} cannot be reached: {error}", sent=False) from error
+
+    async def _dial(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        options = await self.options()
+        try:
+            transport, connection = await loop.create_connection(lambda: Connection(self.address), **options)
+        except BaseException:
+            if (given := options.get("sock")) is not None:
+                given.close()
+            raise
+        keep_awake(transport)
+        return connection
+
+    async def options(self) -> dict[str, Any]:
+        """Where to connect, as `create_connection` takes it."""
+        options: dict[str, Any] = {}
+        if self._connect is not None:
+            options["sock"] = await self._connect()
+        else:
+            options |= {"host": self._name, "port": self._port}
+        if self._tls is not None:
+            options |= {"ssl": self._tls(), "server_hostname": self._name}
+        return options
+
+
+def keep_awake(transport: asyncio.BaseTransport) -> None:
+    """Let the kernel notice that the other side is gone. Sockets that are not TCP notice by themselves."""
+    with contextlib.suppress(OSError, AttributeError):
+        found = transport.get_extra_info("socket")
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENCE_S)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENCE_S)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, QUESTIONS)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNHEARD_MS)
