@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from contract.keys import Scope
 from contract.tickets import Access
-from gateway.handlers import keys, observe, sandboxes
+from gateway.handlers import keys, observe, ports, sandboxes
 from gateway.proxy import ANSWER_S
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -52,6 +52,7 @@ OPERATIONS: Sequence[Operation] = (
     Operation("list_sandboxes", "GET", "/v1/sandboxes", Scope.SANDBOXES, sandboxes.listed),
     Operation("destroy_sandbox", "DELETE", ONE, Scope.SANDBOXES, sandboxes.destroy),
     Operation("attach", "POST", f"{ONE}/attach", Scope.SANDBOXES, sandboxes.attach),
+    Operation("link_port", "POST", f"{ONE}/ports/{{port}}/link", Scope.SANDBOXES, ports.link),
     Operation("get_usage", "GET", "/v1/usage", Scope.SANDBOXES, observe.usage),
     Operation("list_hosts", "GET", "/v1/hosts", Scope.ADMIN, observe.hosts),
     Operation("create_key", "POST", "/v1/keys", Scope.ADMIN, keys.create),

@@ -38,9 +38,9 @@ class Dialler:
         self._connect = connect
 
     async def dial(self) -> Connection:
-        """A new connection, or `HostUnreachable` within two seconds."""
+        """A new connection, or `HostUnreachable` within two seconds. Who hands us sockets has limits of their own."""
         try:
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(CONNECT_S if self._connect is None else None):
                 return await self._dial()
         except TimeoutError:
             raise HostUnreachable(f"{self.address} did not answer within {CONNECT_S:g} s", sent=False) from None
