@@ -31,9 +31,11 @@ class Screen:
         give_up = time.monotonic() + LIMIT_S
         while not re.search(pattern, self.shown):
             left = give_up - time.monotonic()
-            assert left > 0, f"{pattern!r} is not in {self.shown!r}"
-            if select.select([self._master], [], [], left)[0]:
+            is_over = self.process.poll() is not None
+            if select.select([self._master], [], [], 0.05)[0]:
                 self.shown += os.read(self._master, 65536)
+            elif is_over or left < 0:
+                raise AssertionError(f"{pattern!r} is not in {self.shown!r}")
         return self.shown
 
     def types(self, data: bytes) -> None:
