@@ -8,18 +8,22 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.sdk.conftest import LIMIT_S
 from tests.sdk.sdk_service import BARE, Service
 from warren import (
     AsyncWarren,
+    BadKey,
     CallerError,
     CommandFailed,
     DeadlinePassed,
     Event,
     Exited,
+    Forbidden,
     NotFound,
+    PoolExhausted,
     Sandbox,
     Started,
     Stderr,
@@ -246,3 +250,80 @@ async def test_a_task_that_is_cancelled_in_a_command_leaves_no_sandbox(service: 
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (await warren.get(names[0])).state == "stopped"
+
+
+SERVER = """
+import http.server, socketserver
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.send_header("Content-Length", "5"); self.end_headers(); self.wfile.write(b"hello")
+    def log_message(self, *_): pass
+with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
+    print(server.server_address[1], flush=True)
+    server.serve_forever()
+"""
+
+
+def test_a_port_is_shown_to_whoever_has_the_link_and_then_to_everybody(sandbox: Sandbox) -> None:
+    said = sandbox.stream(["python3", "-u", "-c", SERVER])
+    started = next(said)
+    assert isinstance(started, Started)
+    port = int(next(said).data)  # type: ignore[union-attr]
+    link = sandbox.preview_url(port, expires_sec=60)
+    clean = link.partition("?")[0]
+    with httpx.Client(follow_redirects=True) as browser:
+        assert browser.get(clean).status_code in (401, 403, 404)
+        assert browser.get(link).text == "hello"
+        assert browser.get(clean).text == "hello"  # by the cookie
+    assert httpx.get(clean).status_code in (401, 403, 404)
+    assert sandbox.preview_url(port, public=True) == clean
+    assert httpx.get(clean).text == "hello"
+    assert sandbox.info.public_ports == (port,)
+    sandbox.unpublish(port)
+    until(lambda: httpx.get(clean).status_code in (401, 403, 404))
+    sandbox.signal(started.pid, "KILL")
+    list(said)
+
+
+def test_an_admin_sees_hosts_usage_and_keys(warren: Warren, service: Service) -> None:
+    assert [host["name"] for host in warren.hosts()] == ["host-0", "host-1"]
+    made = warren.keys.create("bert", name="a laptop", pools={"vcpus": 1}, rate=7)
+    try:
+        assert (made.key.owner, made.key.name, made.key.rate) == ("bert", "a laptop", 7)
+        assert made.key.id in [key.id for key in warren.keys.list()]
+        with Warren(service.url, made.secret) as bert:
+            assert list(bert.sandboxes()) == []
+            with pytest.raises(Forbidden):
+                bert.hosts()
+        with warren.create(env=BARE):
+            pass
+        assert [row["owner"] for row in warren.usage()["owners"]] == ["anna"]
+        newer = warren.keys.rotate(made.key.id)
+        assert newer.secret != made.secret
+    finally:
+        warren.keys.revoke(made.key.id)
+        warren.keys.revoke(newer.key.id)
+    with Warren(service.url, newer.secret) as bert, pytest.raises(BadKey):
+        list(bert.sandboxes())
+
+
+def test_a_pool_that_is_full_says_what_is_used_and_allowed(warren: Warren, service: Service) -> None:
+    made = warren.keys.create("carl", pools={"vcpus": 1, "memory_mb": 1024, "disk_mb": 4096})
+    with Warren(service.url, made.secret) as carl, carl.create(env=BARE):
+        with pytest.raises(PoolExhausted) as full:
+            carl.create()
+        assert full.value.details["used"]["vcpus"] == full.value.details["allowed"]["vcpus"] == 1
+    warren.keys.revoke(made.key.id)
+
+
+def test_the_same_idempotency_key_gives_the_same_sandbox(warren: Warren) -> None:
+    with warren.create(env=BARE, idempotency_key="once-1") as one:
+        assert warren.create(env=BARE, idempotency_key="once-1").id == one.id
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_terminal_opens_by_both_ways(sandbox: Sandbox, direct: bool) -> None:
+    with sandbox.terminal(cmd="echo $((6 * 7)); exit 3", direct=direct) as terminal:
+        assert b"42\r\n" in b"".join(terminal)
+        assert terminal.exited is not None
+        assert terminal.exited.exit_code == 3
