@@ -56,11 +56,13 @@ class Fields:
         value = self.raw(name, default)
         if value is default:
             return value  # type: ignore[no-any-return]
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        # JSON has one kind of number: 2.0 is 2.
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(whole, bool) or not isinstance(whole, int) or not low <= whole <= high:
             raise BadField(self._within + name, value, f"must be a whole number from {low} to {high}")
-        if value % step:
+        if whole % step:
             raise BadField(self._within + name, value, f"must be a multiple of {step}")
-        return value
+        return whole
 
     def text(
         self,

@@ -187,6 +187,7 @@ def _pools(fields: Fields, *, only_known: bool) -> Pools:
 def _scopes(fields: Fields, *, only_known: bool) -> tuple[Scope, ...]:
     """An empty list is a key that may do nothing, and not one that may do what is usual."""
     if not fields.has("scopes"):
+        fields.raw("scopes", None)  # it may be null
         return USUAL_SCOPES
     choices = tuple(Scope) if only_known else ()
     names = fields.text_list("scopes", max_chars=16, max_count=MAX_SCOPES, choices=choices)

@@ -162,6 +162,11 @@ class _Recorder(Fields):
         self._note(name, {"anyOf": [{"type": "string", "maxLength": max_chars, "pattern": NOT_BLANK}, words]})
         return "a"
 
+    def flat(self, name: str, *, max_count: int, max_bytes: int) -> dict[str, Any]:
+        values = {"type": ["string", "number", "boolean", "null"]}  # how many bytes they are a schema cannot say
+        self._note(name, {"type": "object", "additionalProperties": values, "maxProperties": max_count}, None)
+        return {}
+
     def inner(self, name: str) -> "_Recorder":
         within = _Recorder()
         within.schema["type"] = ["object", "null"]

@@ -14,8 +14,7 @@ ABOUT = """Sandboxes for coding agents: each is a microVM of its own, on machine
 
 Send your key with every request, as `Authorization: Bearer wrn_…` or `X-API-Key: wrn_…`. JSON in and out, at most \
 1 MiB a request; files and streams are not limited. Sizes are in MB and in steps of 64. Times end in `_ms` (since \
-1970) or `_sec`. A field that is not known is refused, a field that is null counts as absent, and a whole \
-number is written without a point.
+1970) or `_sec`. A field that is not known is refused, and a field that is null counts as absent.
 
 An error is `{"error": {"code", "message", …}}`: programs may rely on the code, the message is for people. Every reply \
 has `X-Request-Id`; replies to a request with a key have `RateLimit-Limit`, `RateLimit-Remaining` and \

@@ -72,10 +72,11 @@ def rotate(context: Context) -> int:
 
 def _hand_over(context: Context, key: Key, secret: str) -> int:
     """The secret goes to standard output and nowhere else."""
-    if context.out.as_json:
-        context.out.json({**key.view(), "secret": secret})
-    else:
-        context.out.line(secret)
+    with told(f"key {key.id[:SHOWN_CHARS]} is made, and its secret could not be told, so revoke it"):
+        if context.out.as_json:
+            context.out.json({**key.view(), "secret": secret})
+        else:
+            context.out.line(secret)
     say(f"key {key.id[:SHOWN_CHARS]} of {key.owner}; {ONCE}")
     return errors.DONE
 

@@ -12,6 +12,8 @@ from poold.errors import ConfigError
 def told(doing: str) -> Iterator[None]:
     try:
         yield
+    except BrokenPipeError:
+        raise  # whoever read has enough, which the front door knows how to end with
     except BadField as error:
         raise UsageError(f"{doing}: {error.message}") from None
     except NotFound as error:

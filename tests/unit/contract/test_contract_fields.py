@@ -137,7 +137,7 @@ class TestValues:
             assert "from 3 to 9" in refused(lambda: fields.integer("a", low=3, high=9)).message
 
     def test_what_is_no_whole_number_is_refused(self) -> None:
-        for value in (True, False, 1.0, "1", [], {}):
+        for value in (True, False, 1.5, "1", [], {}):
             refused(lambda value=value: Fields({"a": value}).integer("a", low=0, high=9, default=5))
 
     def test_a_number_may_have_to_be_a_multiple(self) -> None:
@@ -182,6 +182,23 @@ class TestValues:
         assert read(["x", "y"]) == ["x", "y"]
         assert refused(lambda: read(["x", "z"])).details["field"] == "a[1]"
         for value in (["x"] * 3, ["long!"], [1], [None], "x", {"x": "x"}, 1):
+            refused(lambda value=value: read(value))
+
+    def test_names_of_texts_may_have_to_match(self) -> None:
+        assert Fields({"a": {"k": "v"}}).texts("a", max_chars=4, max_count=2, names="[a-z]") == {"k": "v"}
+        for name in ("K", "kk", "k\n", ""):
+            values = Fields({"a": {name: "v"}})
+            error = refused(lambda values=values: values.texts("a", max_chars=4, max_count=2, names="[a-z]"))
+            assert error.details["field"] == "a"
+
+    def test_a_list_of_whole_numbers_is_bounded_in_number_and_size(self) -> None:
+        def read(value: object) -> list[int]:
+            return Fields({"a": value}, "in.").integer_list("a", low=1, high=9, max_count=2)
+
+        assert read([1, 9]) == [1, 9]
+        assert read(None) == []
+        assert refused(lambda: read([1, 10])).details["field"] == "in.a[1]"
+        for value in ([1] * 3, [0], [True], [1.0], ["1"], [None], "1", {"1": 1}, 1):
             refused(lambda value=value: read(value))
 
     def test_a_command_is_a_line_or_a_list_that_starts_with_a_program(self) -> None:

@@ -65,7 +65,7 @@ ODD_TEXTS = (
 ODD_TEXTS += ("a..b", "..\n", "sb-aaaaaaaaaaaaaaaa", "7.sb-aaaaaaaaaaaaaaaa", "0644", "0888", "root", "x@y.z", "-", "1")
 
 junk = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.just(1.5) | st.sampled_from(ODD_TEXTS),
+    st.none() | st.booleans() | st.integers() | st.sampled_from([1.5, 2.0, 1e300, -0.0]) | st.sampled_from(ODD_TEXTS),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(ODD_TEXTS), inner, max_size=3),
     max_leaves=6,
 )
@@ -89,7 +89,8 @@ def _near(kind: str, of: Schema) -> st.SearchStrategy[Any]:
             return st.one_of([near(inner) for inner in of["anyOf"]])
         case "integer":
             low, high, step = of["minimum"], of["maximum"], of.get("multipleOf", 1)
-            return st.sampled_from([low, high, low - 1, high + 1, low + 1, low + step, -step, 0])
+            near_it = [low, high, low - 1, high + 1, low + 1, low + step, -step, 0]
+            return st.sampled_from(near_it) | st.sampled_from(near_it).map(float)
         case "string":
             most = of.get("maxLength", 8)
             edges = [*of.get("enum", []), "x" * most, "x" * (most + 1), "\0" + "x" * (most - 1)]
@@ -187,7 +188,7 @@ def parameter_values(parameter: Schema) -> st.SearchStrategy[Any]:
     of = parameter["schema"]
     match of["type"]:
         case "integer":
-            return _near("integer", of)
+            return _near("integer", of).map(int)
         case "array":
             return st.lists(st.sampled_from([*of["items"]["enum"], "other", ""]), max_size=3).filter(
                 lambda words: words != []
