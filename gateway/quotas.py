@@ -62,7 +62,8 @@ class Quotas:
         try:
             return await self._reserve(key, sandbox, shape, repeat)
         except PoolExhausted:
-            await self._settled(key.owner)
+            with contextlib.suppress(WarrenError):  # if that is not possible now, the book is as full as it was
+                await self._settled(key.owner)
             return await self._reserve(key, sandbox, shape, repeat)
 
     async def release(self, owner: str, ids: Iterable[str], *, forget: bool = False) -> None:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from contract.keys import Scope
 from contract.tickets import Access
-from gateway.handlers import documents, keys, observe, sandboxes
+from gateway.handlers import documents, keys, observe, ports, sandboxes
 from gateway.operations import OPERATIONS as TABLE
 from gateway.proxy import ANSWER_S
 
@@ -68,6 +68,7 @@ OPERATIONS: Sequence[Operation] = (
     _answered("list_sandboxes", sandboxes.listed),
     _answered("destroy_sandbox", sandboxes.destroy),
     _answered("attach", sandboxes.attach),
+    Operation("link_port", "POST", f"{ONE}/ports/{{port}}/link", Scope.SANDBOXES, ports.link),
     _answered("get_usage", observe.usage),
     _answered("list_hosts", observe.hosts),
     _answered("create_key", keys.create),
@@ -108,11 +109,8 @@ def passed_of(method: str, path: str) -> tuple[str, Passed | None]:
     return sandbox, found
 
 
-_METHODS = [
-    (re.compile(re.sub(r"{\w+}", "[^/]+", each.path)), each.method)
-    for each in (*OPERATIONS, *PASSED)
-    if each.method != "WS"
-]
+_ALL: Sequence[Operation | Passed] = (*OPERATIONS, *PASSED)
+_METHODS = [(re.compile(re.sub(r"{\w+}", "[^/]+", each.path)), each.method) for each in _ALL if each.method != "WS"]
 
 
 def methods_of(path: str) -> set[str]:

@@ -12,6 +12,7 @@ from gateway.config import Config
 from gateway.creation import Creation
 from gateway.hosts import Hosts
 from gateway.metrics import Metrics
+from gateway.passes import Passes
 from gateway.quotas import Quotas
 from gateway.registry import Registry
 from gateway.tickets import Tickets
@@ -25,6 +26,7 @@ class Services:
     watch: Watch
     auth: Auth
     tickets: Tickets
+    passes: Passes
     hosts: Hosts
     quotas: Quotas
     creation: Creation

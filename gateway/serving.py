@@ -20,11 +20,14 @@ from gateway.creation import Creation
 from gateway.hosts import Hosts
 from gateway.logs import AccessLog
 from gateway.metrics import Metrics
+from gateway.passes import Passes
+from gateway.preview import Kept, Previews
 from gateway.quotas import Quotas
 from gateway.registry import Registry
 from gateway.services import Services
 from gateway.tickets import Tickets
 from gateway.tls import HostTls
+from gateway.tunnel import Tunnels
 from gateway.upstream import Upstream
 from gateway.watching import Watch
 
@@ -49,8 +52,8 @@ class Sources:
 async def run(config: Config, sources: Sources, *, stop: asyncio.Event) -> None:
     """Serve until `stop`. Then requests under way have a moment to finish, and what was begun is ended or undone."""
     access_log = AccessLog()
-    async with _parts(config, sources) as services, _kept(services, access_log):
-        server = _server(App(services, access_log), config)
+    async with _parts(config, sources) as services, _previews(services) as previews, _kept(services, access_log):
+        server = _server(App(services, access_log, [previews.branch]), config)
         serving = asyncio.create_task(server.serve())
         stopping = asyncio.create_task(stop.wait())
         log.info("serving", extra={"address": config.host, "port": config.port, "hosts": len(services.hosts.names())})
@@ -73,13 +76,15 @@ async def _parts(config: Config, sources: Sources) -> AsyncIterator[Services]:
     hosts = Hosts(tickets, lambda address: Upstream(address, tls=tls if address.startswith("https:") else None))
     auth, registry, background = Auth(now_ms=sources.now_ms), Registry(config.registry), Background()
     quotas = Quotas(hosts)
-    refreshes = (tls.refresh, tickets.refresh)
+    passes = Passes(config.pki.folder, now_ms=sources.now_ms, nonce=lambda: secrets.token_hex(12))
+    refreshes = (tls.refresh, tickets.refresh, passes.refresh)
     services = Services(
         config=config,
         registry=registry,
         watch=Watch(registry, auth, hosts, listed=config.hosts, refreshes=refreshes),
         auth=auth,
         tickets=tickets,
+        passes=passes,
         hosts=hosts,
         quotas=quotas,
         creation=Creation(hosts, quotas, background, entropy=sources.entropy),
@@ -94,6 +99,17 @@ async def _parts(config: Config, sources: Sources) -> AsyncIterator[Services]:
         yield services
     finally:
         await hosts.close()
+
+
+@contextlib.asynccontextmanager
+async def _previews(services: Services) -> AsyncIterator[Previews]:
+    tunnels = Tunnels(services.hosts, services.tickets)
+    previews = Previews(services.config.domain, services.auth, services.passes, Kept(tunnels))
+    try:
+        yield previews
+    finally:
+        await previews.close()
+        await tunnels.close()
 
 
 @contextlib.asynccontextmanager

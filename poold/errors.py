@@ -82,6 +82,13 @@ class GuestError(FaultError):
     code = "guest_failed"
 
 
+class GuestTooOld(FaultError):
+    """The guest in this sandbox is older than what was asked of it."""
+
+    status = 501
+    code = "guest_too_old"
+
+
 class MachineDied(FaultError):
     """The machine ended while something was under way in it."""
 

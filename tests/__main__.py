@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 MACHINES = ("tests/vm", "tests/faults", "tests/fuzz")
-ALL_ELSE = ("tests/unit", "tests/structure", "tests/conformance")
+ALL_ELSE = ("tests/unit", "tests/structure", "tests/conformance", "tests/gateway")
 
 
 def main() -> int:

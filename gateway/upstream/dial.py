@@ -38,7 +38,7 @@ class Dialler:
         self._connect = connect
 
     async def dial(self) -> Connection:
-        """A new connection, or `HostUnreachable` within two seconds."""
+        """A new connection, or `HostUnreachable` within two seconds. Who hands us sockets has limits of their own."""
         async with self._reaching() as options:
             loop = asyncio.get_running_loop()
             transport, connection = await loop.create_connection(lambda: Connection(self.address), **options)
@@ -58,7 +58,7 @@ class Dialler:
         """Where to connect, as `create_connection` takes it. What goes wrong with that is `HostUnreachable`."""
         options: dict[str, Any] = {}
         try:
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(CONNECT_S if self._connect is None else None):
                 if self._connect is not None:
                     options["sock"] = await self._connect()
                 else:

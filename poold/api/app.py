@@ -7,8 +7,8 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route
 
-from poold.api import admin, commands, files, observe, owners, sandboxes, streams, terminal
-from poold.api.doors import ADMIN, ANYONE, ATTACH, HOST, READ, TERMINAL, WRITE, Door, SocketDoor
+from poold.api import admin, commands, files, observe, owners, ports, sandboxes, streams, terminal
+from poold.api.doors import ADMIN, ANYONE, ATTACH, HOST, PORT, READ, TERMINAL, WRITE, Door, SocketDoor
 from poold.api.middleware import Requests
 from poold.api.replies import EXCEPTION_HANDLERS
 from poold.api.services import Services
@@ -38,6 +38,7 @@ ROUTES: Sequence[Door | SocketDoor] = (
     Door("GET", f"{ONE}/files", files.download, READ),
     Door("PUT", f"{ONE}/files", files.upload, WRITE),
     SocketDoor(f"{ONE}/terminal", terminal.attach, TERMINAL),
+    SocketDoor(f"{ONE}/ports/{{port}}", ports.connect, PORT),
     Door("PUT", f"{ONE}/ports/{{port}}", sandboxes.set_port, WRITE),
     Door("POST", "/v1/sandboxes/states", owners.states, HOST),
     Door("GET", f"{OWNER}/sandboxes", owners.living, HOST),

@@ -166,24 +166,31 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def open_cluster(hosts: int, gateways: int, **variables: str) -> Iterator[Cluster]:
-    """Real poolds and gateways during the block. After it nothing of them is left."""
+def clustered() -> Iterator[Cluster]:
+    """A cluster without hosts and gateways. After the block nothing of those that were added is left."""
     folder = Path(tempfile.mkdtemp(prefix="warren-gw-"))
     cluster = Cluster(folder)
     (cluster.registry / "keys").mkdir(parents=True)
-    write_pki(folder / "pki")
     try:
-        for number in range(hosts):
-            cluster.add_host(f"host-{number}", **variables)
-        for _ in range(gateways):
-            cluster.add_gateway()
-        cluster.wait_until_alive()
         yield cluster
     finally:
         try:
             cluster.stop()
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def open_cluster(hosts: int, gateways: int, **variables: str) -> Iterator[Cluster]:
+    """Real poolds and gateways during the block, on loopback without TLS."""
+    with clustered() as cluster:
+        write_pki(cluster.folder / "pki")
+        for number in range(hosts):
+            cluster.add_host(f"host-{number}", **variables)
+        for _ in range(gateways):
+            cluster.add_gateway()
+        cluster.wait_until_alive()
+        yield cluster
 
 
 def write_pki(folder: Path) -> None:

@@ -130,7 +130,7 @@ def _sleepers(sandbox: Sandbox, count: int) -> list[str] | None:
 
 def test_pauses_that_cannot_be_are_refused(api: Api, sandbox: Sandbox) -> None:
     for change in ("pause", "resume"):
-        assert api.post(f"/v1/sandboxes/sb-{'a' * 16}/{change}").refusal == (404, "not_found")
+        assert api.post(f"/v1/sandboxes/sb-{'a' * 16}/{change}").refusal == (404, "not_mine")
         assert api.post(f"/v1/sandboxes/nonsense/{change}").status in (400, 404)
         assert api.post(f"{sandbox.path}/{change}", now=True).status == 400
     sandbox.destroy()

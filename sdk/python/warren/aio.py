@@ -236,8 +236,8 @@ class AsyncSandbox:
     async def preview_url(self, port: int, *, public: bool = False, expires_sec: int | None = None) -> str:
         if public:
             await self._know(calls.publish(self.id, port, public=True))
-            return self._line.config.url + calls.preview_path(self.id, port)
-        return await self._line.send(calls.link(self.id, port, expires_sec))
+        link = await self._line.send(calls.link(self.id, port, expires_sec))
+        return calls.without_pass(link) if public else link
 
     async def unpublish(self, port: int) -> Info:
         return await self._know(calls.publish(self.id, port, public=False))

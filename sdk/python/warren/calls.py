@@ -217,8 +217,9 @@ def rotate_key(key: str, grace_sec: int) -> Call[NewKey]:
     return Call("POST", f"/v1/keys/{quote(key, safe='')}/rotate", _new_key, body={"grace_sec": grace_sec})
 
 
-def preview_path(sandbox: str, port: int) -> str:
-    return f"/p/{quote(sandbox, safe='')}/{port}/"
+def without_pass(link: str) -> str:
+    """The address that a link leads to, for those who need none."""
+    return link.partition("?")[0]
 
 
 def _one(sandbox: str) -> str:

@@ -265,8 +265,8 @@ class Sandbox:
         """An address that shows a port of the sandbox: with a signed link, or `public`, for everybody without one."""
         if public:
             self._know(calls.publish(self.id, port, public=True))
-            return self._line.config.url + calls.preview_path(self.id, port)
-        return self._line.send(calls.link(self.id, port, expires_sec))
+        link = self._line.send(calls.link(self.id, port, expires_sec))
+        return calls.without_pass(link) if public else link
 
     def unpublish(self, port: int) -> Info:
         """Whoever has no link and no key no longer sees the port."""

@@ -46,7 +46,7 @@ def resolve(
     environ = os.environ if environ is None else environ
     stored = {} if url and key else _stored(config_file(environ))
     url = url or environ.get("WARREN_URL") or stored.get("url")
-    key = key or environ.get("WARREN_API_KEY")
+    key = key or environ.get("WARREN_API_KEY") or None
     if url is None:
         raise ConfigError("no gateway is known: run `warren login`, or set WARREN_URL and WARREN_API_KEY")
     url = checked_url(url)

@@ -122,19 +122,19 @@ class Carried:
     def __init__(self, progress: Progress | None, total: int | None) -> None:
         self.total = total
         self._progress = progress
-        self._bytes = 0
+        self.bytes = 0
         self._hash = hashlib.sha256()
 
     def saw(self, data: bytes) -> bytes:
-        self._bytes += len(data)
+        self.bytes += len(data)
         self._hash.update(data)
         if self._progress is not None:
-            self._progress(self._bytes, self.total)
+            self._progress(self.bytes, self.total)
         return data
 
     def done(self, arrived: int | None = None, sha256: str | None = None) -> Transfer:
         """All of it is there. `arrived` and `sha256` are what others say that it was."""
-        found = Transfer(self._bytes, self._hash.hexdigest())
+        found = Transfer(self.bytes, self._hash.hexdigest())
         if arrived is not None and arrived != found.bytes:
             raise Corrupted(f"{found.bytes} bytes were sent and {arrived} arrived")
         if sha256 is not None and sha256.lower() != found.sha256:
@@ -150,7 +150,7 @@ class Upload:
         self._file, self._is_ours = _opened(source)
         self._begin = self._file.tell() if self._file.seekable() else None
         self.size = None if self._begin is None else self._file.seek(0, os.SEEK_END) - self._begin
-        self.carried = Carried(progress, self.size)
+        self.rewind()
 
     @property
     def is_repeatable(self) -> bool:
@@ -164,7 +164,7 @@ class Upload:
 
     def piece(self) -> bytes:
         """The next bytes; none at the end. Never more than was announced: a file may grow meanwhile."""
-        left = PIECE_BYTES if self.size is None else min(PIECE_BYTES, self.size - self.carried._bytes)
+        left = PIECE_BYTES if self.size is None else min(PIECE_BYTES, self.size - self.carried.bytes)
         return self.carried.saw(self._file.read(left)) if left else b""
 
     def close(self) -> None:

@@ -99,8 +99,8 @@ class Terminal:
     Leaving detaches: the program goes on, and `sandbox.terminal(pid=…)` finds it again.
     """
 
-    def __init__(self, connection: sync.ClientConnection, ends: _Ends) -> None:
-        self._connection, self._ends = connection, ends
+    def __init__(self, connection: sync.ClientConnection, ends: _Ends, hang_up: contextlib.ExitStack) -> None:
+        self._connection, self._ends, self._hang_up = connection, ends, hang_up
 
     @property
     def pid(self) -> int:
@@ -132,7 +132,7 @@ class Terminal:
 
     def close(self) -> None:
         self._ends.is_left = True
-        self._connection.close()
+        self._hang_up.close()
 
     def __enter__(self) -> "Terminal":
         return self
@@ -188,19 +188,14 @@ class AsyncTerminal:
 def open_terminal(door: Door) -> Terminal:
     """Connect, and hear that there is a program. If this raises, nothing stays open."""
     ends = _Ends()
-    with _refused(door.url):
-        connection = (
+    with contextlib.ExitStack() as stack, _refused(door.url):
+        connection = stack.enter_context(
             sync.unix_connect(door.socket, door.url, **door.options())
             if door.socket
             else sync.connect(door.url, **door.options())
         )
-    try:
-        with _refused(door.url):
-            ends.started(connection.recv(OPEN_S))
-    except BaseException:
-        connection.close()
-        raise
-    return Terminal(connection, ends)
+        ends.started(connection.recv(OPEN_S))
+        return Terminal(connection, ends, stack.pop_all())
 
 
 async def open_async_terminal(door: Door) -> AsyncTerminal:

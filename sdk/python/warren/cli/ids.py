@@ -17,10 +17,16 @@ def find(warren: Warren, typed: str) -> Sandbox:
     if SANDBOX.fullmatch(typed):
         return warren.get(typed)
     for state in (None, "stopped"):
-        found = _one(typed, warren.sandboxes(state, {NAME: typed})) or _by_prefix(warren, typed, state)
+        found = _by_name(warren, typed, state) or _by_prefix(warren, typed, state)
         if found is not None:
             return found
     raise NoSuchThing(f"there is no sandbox {typed!r}", hint="see `warren ls --all`")
+
+
+def _by_name(warren: Warren, typed: str, state: str | None) -> Sandbox | None:
+    """Looked at here too: what is meant for one sandbox must not reach another, whoever answers."""
+    named = warren.sandboxes(state, {NAME: typed})
+    return _one(typed, (sandbox for sandbox in named if sandbox.info.metadata.get(NAME) == typed))
 
 
 def _by_prefix(warren: Warren, typed: str, state: str | None) -> Sandbox | None:

@@ -1,0 +1,44 @@
+"""Links to previews."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from contract.errors import BadField
+from contract.fields import Fields
+from contract.ids import sandbox_id
+from contract.tickets import Access
+from gateway.handlers.sandboxes import on_its_host
+from gateway.passes import FIELD, MAX_LIFE_S, preview_address, preview_label
+from gateway.replies import json_reply, read_body
+from gateway.services import call_of
+
+DEFAULT_LIFE_S = 24 * 3600
+
+
+async def link(request: Request) -> Response:
+    """An address that lets whoever opens it see one port of the owner's sandbox, for a while."""
+    call = call_of(request)
+    call.sandbox = sandbox_id(request.path_params["sandbox_id"])
+    port = port_number(request.path_params["port"])
+    life_s = life_asked(Fields.parse(await read_body(request)))
+    (await on_its_host(call, "GET", call.sandbox, Access.READ)).or_raise()  # there is one, and it is the caller's
+    services, url = call.services, request.url
+    address = preview_address(
+        call.sandbox, port, scheme=url.scheme, host=request.headers["host"], domain=services.config.domain
+    )
+    given = services.passes.sign(call.who.owner, preview_label(call.sandbox, port), life_s)
+    told = {"url": f"{address}?{FIELD}={given}", "expires_ms": services.now_ms() + life_s * 1000}
+    return json_reply(told, headers={"Cache-Control": "no-store"})
+
+
+def life_asked(fields: Fields) -> int:
+    """For how long a link is asked for, in seconds."""
+    life_s = fields.integer("expires_sec", low=1, high=MAX_LIFE_S, default=DEFAULT_LIFE_S)
+    fields.end()
+    return life_s
+
+
+def port_number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 5 or not 1 <= int(text) <= 65_535:
+        raise BadField("port", text, "must be a whole number from 1 to 65535")
+    return int(text)
