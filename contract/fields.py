@@ -56,11 +56,13 @@ class Fields:
         value = self.raw(name, default)
         if value is default:
             return value  # type: ignore[no-any-return]
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        # JSON has one kind of number: 2.0 is 2.
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(whole, bool) or not isinstance(whole, int) or not low <= whole <= high:
             raise BadField(self._within + name, value, f"must be a whole number from {low} to {high}")
-        if value % step:
+        if whole % step:
             raise BadField(self._within + name, value, f"must be a multiple of {step}")
-        return value
+        return whole
 
     def text(
         self,
@@ -126,6 +128,15 @@ class Fields:
         if not words or not words[0]:
             raise BadField(self._within + name, value, "must be a command line or a list that starts with a program")
         return words
+
+    def flat(self, name: str, *, max_count: int, max_bytes: int) -> dict[str, Any]:
+        """An object of texts, numbers and the like, with no object or list in it; empty when absent."""
+        value = self.raw(name, {})
+        is_flat = isinstance(value, dict) and not any(isinstance(item, dict | list) for item in value.values())
+        if not is_flat or len(value) > max_count or len(orjson.dumps(value)) > max_bytes:
+            problem = f"must be an object of at most {max_count} texts and numbers, and {max_bytes} bytes"
+            raise BadField(self._within + name, value, problem)
+        return dict(value)
 
     def inner(self, name: str) -> "Fields":
         """The fields of an object in this one; none when it is absent."""

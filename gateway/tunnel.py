@@ -20,7 +20,6 @@ from contract.tickets import HEADER, Access
 from gateway.errors import HostSaid, HostUnreachable
 from gateway.hosts import Hosts
 from gateway.tickets import Tickets
-from gateway.upstream.dial import keep_awake
 
 log = logging.getLogger("gateway.tunnel")
 
@@ -99,7 +98,6 @@ class Tunnels:
             self._hosts.failed(host)
             raise NoTunnel(f"host {host} cannot be reached: {error or 'it did not answer'}", sent=False) from error
         self._hosts.answered(host)
-        keep_awake(carrier.transport)
         return carrier
 
     async def _connected(self, url: str, ticket: str, options: dict[str, Any]) -> ClientConnection:

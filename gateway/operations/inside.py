@@ -5,7 +5,7 @@ from contract.keys import Scope
 from contract.models import Exec
 from gateway.operations import views
 from gateway.operations.codes import BODY, FILE, GUEST, together
-from gateway.operations.operation import JSON, OCTETS, STREAM, Operation, Reply, json_reply
+from gateway.operations.operation import JSON, OCTETS, STREAM, Header, Operation, Reply, json_reply
 from gateway.operations.sandboxes import ONE
 
 FILE_MEANS = {
@@ -68,7 +68,7 @@ INSIDE = (
         Scope.SANDBOXES,
         query=asked.FileAsked.read,
         means=FILE_MEANS,
-        headers={"Range": "bytes=FIRST-LAST"},
+        headers={"Range": Header("bytes=FIRST-LAST", "bytes=[0-9]{1,15}-[0-9]{0,15}")},
         errors=FILE,
         example="path=/etc/os-release",
     ),
@@ -85,9 +85,23 @@ INSIDE = (
         upload="the file's bytes",
         query=asked.FileAsked.read_upload,
         means=FILE_MEANS,
-        headers={"Content-Range": "bytes FIRST-LAST/*"},
+        headers={"Content-Range": Header("bytes FIRST-LAST/*", r"bytes [0-9]{1,15}-[0-9]{1,15}/\*")},
         errors=together(FILE, {409: ("already_exists",), 507: ("disk_full",)}),
         example="path=/workspace/hello.txt",
+    ),
+    Operation(
+        "set_port",
+        "PUT",
+        f"{ONE}/ports/{{port}}",
+        "Ports",
+        "Open a port to everybody, or close it",
+        {200: json_reply("the sandbox", views.ref("Sandbox"))},
+        Scope.SANDBOXES,
+        about="A port that is not public can be reached with a key of the owner, or by a link.",
+        body=asked.is_public,
+        means={"public": "whether anybody may reach it by its preview address"},
+        errors=together(BODY, GUEST),
+        example={"public": True},
     ),
     Operation(
         "attach",

@@ -20,6 +20,7 @@ from gateway.preview.mending import COOKIE, keys_in, passes_in, to_browser, to_s
 from gateway.preview.pages import HEADERS, page, wants_page
 from gateway.preview.where import MAX_HOST_CHARS, Where, where
 from gateway.proxy import forward
+from gateway.sockets import CONNECTED, forward_socket
 from gateway.tunnel import NoTunnel
 
 log = logging.getLogger("gateway.preview")
@@ -137,6 +138,8 @@ class Previews:
                 raise PreviewPrivate(PRIVATE) from None
             if scope.get("method", "GET") not in ("GET", "HEAD"):  # others may have a body, which is read once
                 raise
+            if scope["type"] == "websocket":
+                scope[CONNECTED] = True
             await self._show(replace(visit, owner=EVERYBODY), scope, receive, send)
 
     async def _pass_on(self, visit: Visit, scope: Any, receive: Any, send: Any) -> None:
@@ -170,8 +173,6 @@ class Previews:
             ) from error
 
     async def _socket(self, visit: Visit, scope: Any, receive: Any, send: Any, upstream: Any) -> None:
-        from gateway.sockets import forward_socket
-
         found = visit.where
         offered = [each for each in (scope.get("subprotocols") or ()) if not each.startswith(SUBPROTOCOL)]
         await forward_socket(

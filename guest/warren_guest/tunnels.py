@@ -25,7 +25,7 @@ _HALF_OPEN_LIMIT_S = 600.0
 # Closed with this, a TCP connection says that it broke, and not that it has ended.
 _BROKEN = struct.pack("ii", 1, 0)
 # Where bytes arrive, for all ends: each takes its own out at once.
-_RECEIVED = memoryview(bytearray(64 * 1024))
+_RECEIVED = memoryview(bytearray(256 * 1024))
 
 
 async def dial(port: int) -> socket.socket:

@@ -76,11 +76,15 @@ def test_what_is_asked_for_goes_over_what_was_there_and_the_rest_stays() -> None
     assert request.over(owner.over(host)) == Rules(5, "pause", idle_sec=60, paused_sec=None, auto_resume=False)
 
 
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    assert CreateSandbox.parse(b'{"vcpus": 2.0, "memory_mb": 2.56e2}', LIMITS) == create(vcpus=2, memory_mb=256)
+
+
 BAD_CREATES = {
     "image": [1, True, [], {}, "a" * 65, "a\0b"],
-    "vcpus": [0, -1, 5, 1.0, 1.5, "1", True, False, [], {}],
-    "memory_mb": [0, -256, 64, 127, 129, 200, 4160, 10**12, 256.0, "256", True, [], {}],
-    "disk_mb": [0, -1024, 64, 130, 8256, 10**12, 1024.0, "1024", True, [], {}],
+    "vcpus": [0, -1, 5, 5.0, 1.5, 1e300, "1", True, False, [], {}],
+    "memory_mb": [0, -256, 64, 127, 129, 200, 4160, 10**12, 200.0, 256.5, "256", True, [], {}],
+    "disk_mb": [0, -1024, 64, 130, 8256, 10**12, 130.0, 1e30, "1024", True, [], {}],
     "timeout_sec": [0, -1, MAX_TIMEOUT_S + 1, 1.5, "60", True, []],
     "on_timeout": ["stop", "", 1, True, []],
     "idle_sec": [0, -1, MAX_TIMEOUT_S + 1, 1.5, "60", True, []],
@@ -343,7 +347,7 @@ def test_public_ports_are_each_there_once_and_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "ports", [80, "80", {}, [0], [65_536], [-1], ["80"], [80.0], [True], [None], list(range(1, 34))]
+    "ports", [80, "80", {}, [0], [65_536], [-1], ["80"], [80.5], [True], [None], list(range(1, 34))]
 )
 def test_bad_public_ports_are_refused_with_their_place(ports: object) -> None:
     with pytest.raises(BadField) as caught:
