@@ -32,7 +32,11 @@ $(STAMPS)/packages: Makefile
 	@echo "· making the virtual environment .venv"
 	@[ -x $(PY) ] || $(PYTHON) -m venv .venv
 	@$(PY) -m pip install -q --require-hashes -r requirements.lock
-	@printf '%s\n' '$(CURDIR)' '$(CURDIR)/guest' > $$($(PY) -c 'import site; print(site.getsitepackages()[0])')/warren.pth
+	@printf '%s\n' '$(CURDIR)' '$(CURDIR)/guest' '$(CURDIR)/sdk/python' \
+	  > $$($(PY) -c 'import site; print(site.getsitepackages()[0])')/warren.pth
+	@for pair in poold:poold pooldctl:poold.ctl gateway:gateway warren:warren.cli; do \
+	  printf '#!/bin/sh\nexec "%s" -m %s "$$@"\n' '$(CURDIR)/$(PY)' "$${pair#*:}" > .venv/bin/"$${pair%%:*}"; \
+	  chmod +x .venv/bin/"$${pair%%:*}"; done
 	@touch $@
 
 images: .venv/.installed  ## build the machine images (again only if something changed)

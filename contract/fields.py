@@ -127,6 +127,15 @@ class Fields:
             raise BadField(self._within + name, value, "must be a command line or a list that starts with a program")
         return words
 
+    def flat(self, name: str, *, max_count: int, max_bytes: int) -> dict[str, Any]:
+        """An object of texts, numbers and the like, with no object or list in it; empty when absent."""
+        value = self.raw(name, {})
+        is_flat = isinstance(value, dict) and not any(isinstance(item, dict | list) for item in value.values())
+        if not is_flat or len(value) > max_count or len(orjson.dumps(value)) > max_bytes:
+            problem = f"must be an object of at most {max_count} texts and numbers, and {max_bytes} bytes"
+            raise BadField(self._within + name, value, problem)
+        return dict(value)
+
     def inner(self, name: str) -> "Fields":
         """The fields of an object in this one; none when it is absent."""
         value = self.raw(name, {})

@@ -94,18 +94,21 @@ class _Recorder(Fields):
     def __init__(self) -> None:
         super().__init__({})
         self.schema: Schema = {"type": "object", "properties": {}}
+        self._looked_for: set[str] = set()
 
     def _note(self, name: str, schema: Schema, default: Any = REQUIRED) -> None:
-        if default is REQUIRED:
+        if default is REQUIRED and name not in self._looked_for:
             self.schema.setdefault("required", []).append(name)
         else:
             schema = or_null(schema)
-            if default is not None and default != "":
+            if default not in (None, "", REQUIRED):
                 schema["default"] = default
         self.schema["properties"][name] = schema
 
     def has(self, name: str) -> bool:
-        raise TypeError(f"what is read depends on {name}: a schema cannot be recorded from that")
+        """Whoever looks before reading is shown the way where the field is there."""
+        self._looked_for.add(name)
+        return True
 
     def raw(self, name: str, default: Any = REQUIRED) -> Any:
         self._note(name, {}, default)

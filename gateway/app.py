@@ -21,8 +21,8 @@ from gateway.headers import BadFraming, check_framing
 from gateway.logs import AccessLog
 from gateway.passing import pass_request, pass_socket
 from gateway.proxy import CLIENT_LEFT
-from gateway.replies import NoSuchRoute, Reply, WrongMethod, error_of, refuse, refuse_socket
-from gateway.routes import ID_CHARS, OPERATIONS, PREFIX, Operation, Passed, methods_of, passed_of
+from gateway.replies import Heard, NoSuchRoute, Reply, WrongMethod, error_of, refuse, refuse_socket
+from gateway.routes import OPERATIONS, PREFIX, Operation, Passed, methods_of, passed_of
 from gateway.services import Call, Services
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -32,14 +32,10 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Branch = Callable[[Any], Asgi | None]
 
 
-def _refusal(path: str, error: HTTPException) -> WarrenError:
-    """Starlette's, in our words. It does not know what is passed to hosts: another method there is 405, too."""
-    allowed = set((error.headers or {}).get("Allow", "").replace(" ", "").split(",")) - {"", "HEAD"}
-    if path.startswith(PREFIX):
-        allowed |= methods_of(path[len(PREFIX) + ID_CHARS :])
-    if allowed:
-        listed = ", ".join(sorted(allowed))
-        return WrongMethod(f"this can only be asked with {listed}", listed)
+def _refusal(path: str) -> WarrenError:
+    """For Starlette's: it does not know what is passed to hosts, and of several routes of one path only the first."""
+    if allowed := ", ".join(sorted(methods_of(path))):
+        return WrongMethod(f"this can only be asked with {allowed}", allowed)
     return NoSuchRoute("there is nothing under this path")
 
 
@@ -60,18 +56,18 @@ class App:
 
     async def _http(self, scope: Any, receive: Any, send: Any) -> None:
         call = self._call(scope)
-        reply = Reply(send, call.request_id)
+        reply, heard = Reply(send, call.request_id), Heard(receive)
         began = time.perf_counter()
         self._services.metrics.open_requests += 1
         try:
             check_framing(scope)
-            await self._answer(scope, receive, reply, call)
+            await self._answer(scope, heard, reply, call)
         except Exception as error:
             if reply.status:
                 raise  # too late for another reply: the server breaks off, and the client sees that
             told = error_of(error)
             self._audit(call, told)
-            await refuse(receive, reply, told)
+            await refuse(heard, reply, told)
         finally:
             self._services.metrics.open_requests -= 1
             self._count(scope, call, reply.status, time.perf_counter() - began)
@@ -94,8 +90,8 @@ class App:
         call.extra = reply.extra  # one list: the guard of an operation adds to it
         try:
             await self._router(scope, receive, reply)
-        except HTTPException as error:
-            raise _refusal(path, error) from None
+        except HTTPException:
+            raise _refusal(path) from None
 
     async def _pass(self, scope: Any, receive: Any, reply: Reply, call: Call, passed: Passed) -> None:
         """The data path: to the sandbox's host and back."""

@@ -13,6 +13,7 @@ from gateway.rates import Buckets, WrongKeys
 BEARER = b"bearer "
 # What a page in a browser can set on a WebSocket: a subprotocol. A key in an address would be in everybody's logs.
 SUBPROTOCOL = "warren-key."
+PLAIN = "warren"  # offered beside it, for us to take
 NO_KEY = "this needs a key: Authorization: Bearer wrn_…, or X-API-Key"
 
 Headers = Iterable[tuple[bytes, bytes]]

@@ -59,19 +59,18 @@ def asked_headers(scope: Any, given: Sequence[tuple[bytes, bytes]], *, keep_cred
             seen.append(pair)
         elif not name.startswith(OURS):
             passed.append(pair)
-    host, length, is_coded, named = _framing(seen, scope["http_version"])
+    host, length, is_coded, named = _framing(seen)
     if named:
         passed = without(passed, named)
     client = scope["client"]
     if client and client[0]:
         passed.append((b"x-forwarded-for", client[0].encode("latin-1")))
     passed.append((b"x-forwarded-proto", b"https" if scope["scheme"] in ("https", "wss") else b"http"))
-    if host:
-        passed.append((b"x-forwarded-host", host[:MAX_FORWARDED_HOST]))
+    passed.append((b"x-forwarded-host", host[:MAX_FORWARDED_HOST]))
     return Asked(passed, length, is_coded)
 
 
-def _framing(seen: Pairs, version: str) -> tuple[bytes, int | None, bool, bytes]:
+def _framing(seen: Pairs) -> tuple[bytes, int | None, bool, bytes]:
     """Host, length, whether it is coded, and what `Connection` names. Refuses what can be read in two ways.
 
     Granian has refused lengths that differ and codings that it does not know. Of a request with both length headers
@@ -92,9 +91,9 @@ def _framing(seen: Pairs, version: str) -> tuple[bytes, int | None, bool, bytes]
             named += value + b","
     if len(lengths) > 1 or (lengths and (is_coded or not LENGTH.fullmatch(lengths[0]))):
         raise BadFraming("the request does not say in one way how long its body is")
-    if len(hosts) > 1 or (not hosts and version[0] == "1"):
-        raise BadFraming(f"the request must have one Host header, it has {len(hosts)}")
-    return hosts[0] if hosts else b"", int(lengths[0]) if lengths else None, is_coded, named
+    if len(hosts) != 1 or not hosts[0]:
+        raise BadFraming("the request must have one Host header")  # Granian makes an empty one where there is none
+    return hosts[0], int(lengths[0]) if lengths else None, is_coded, named
 
 
 def answer_headers(given: Sequence[tuple[bytes, bytes]], request_id: bytes) -> Pairs:
@@ -122,7 +121,7 @@ def without(headers: Pairs, named: bytes) -> Pairs:
 
 def check_framing(scope: Any) -> None:
     """Refuse a request whose length or host can be read in two ways. For requests that are not passed on."""
-    _framing([pair for pair in scope["headers"] if pair[0] in NOT_PASSED], scope["http_version"])
+    _framing([pair for pair in scope["headers"] if pair[0] in NOT_PASSED])
 
 
 def target_of(scope: Any) -> str:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from contract.models import ShapeLimits
 from contract.schema import DIALECT, Schema, parameters_of, schema_of, whole
 from gateway.operations import Operation, views
 from gateway.operations.codes import Codes
@@ -29,22 +30,23 @@ PARAMETERS: dict[str, Schema] = {
 LINKED = "$response.body#/id"
 
 
-def document(operations: Iterable[Operation], *, version: str, url: str = "/") -> dict[str, Any]:
-    """What `/openapi.json` answers. WebSockets, which OpenAPI has no words for, are in `x-websockets`."""
+def document(operations: Iterable[Operation], limits: ShapeLimits, *, version: str) -> dict[str, Any]:
+    """What `/openapi.json` answers, where machines can be so large. WebSockets, for which OpenAPI has no words, are in
+    `x-websockets`."""
     paths: dict[str, dict[str, Any]] = {}
     sockets: dict[str, Any] = {}
     groups: dict[str, None] = {}
     for operation in operations:
         groups[operation.group] = None
         if operation.method == "WS":
-            sockets[operation.path] = _operation(operation)
+            sockets[operation.path] = _operation(operation, limits)
         else:
-            paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+            paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, limits)
     return {
         "openapi": "3.1.0",
         "jsonSchemaDialect": DIALECT,
         "info": {"title": "Warren", "version": version, "description": ABOUT},
-        "servers": [{"url": url}],
+        "servers": [{"url": "/"}],
         "tags": [{"name": group} for group in groups],
         "paths": paths,
         "x-websockets": sockets,
@@ -59,14 +61,14 @@ def _security_schemes() -> dict[str, Any]:
     }
 
 
-def _operation(operation: Operation) -> dict[str, Any]:
+def _operation(operation: Operation, limits: ShapeLimits) -> dict[str, Any]:
     said: dict[str, Any] = {
         "operationId": operation.name,
         "tags": [operation.group],
         "summary": operation.what,
         "description": operation.about,
         "parameters": _parameters(operation),
-        "requestBody": _request_body(operation),
+        "requestBody": _request_body(operation, limits),
         "responses": _responses(operation),
         "security": [{"bearer": []}, {"header": []}] if operation.scope else [],
         "x-scope": operation.scope,
@@ -81,8 +83,9 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         for name in re.findall(r"{(\w+)}", operation.path)
     ]
     in_headers = [
-        {"name": name, "in": "header", "schema": {"type": "string"}, "description": what}
-        for name, what in operation.headers.items()
+        {"name": name, "in": "header", "schema": {"type": "string", "pattern": whole(header.pattern)}}
+        | {"description": header.what}
+        for name, header in operation.headers.items()
     ]
     in_query = [] if operation.query is None else parameters_of(operation.query)
     for each in in_query:
@@ -90,12 +93,12 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
     return in_path + in_query + in_headers
 
 
-def _request_body(operation: Operation) -> dict[str, Any] | None:
+def _request_body(operation: Operation, limits: ShapeLimits) -> dict[str, Any] | None:
     if operation.upload:
         return {"required": True, "description": operation.upload, "content": {OCTETS: {"schema": views.BYTES}}}
     if operation.body is None:
         return None
-    schema = schema_of(operation.body)
+    schema = schema_of(operation.body, *([limits] if operation.has_limits else []))
     for name, field in schema["properties"].items():
         field["description"] = operation.means[name]
     # No body at all is an object without fields.
@@ -116,9 +119,7 @@ def _reply(reply: Reply) -> dict[str, Any]:
             name: {"description": what, "schema": {"type": "string"}} for name, what in reply.headers.items()
         }
     if reply.links:
-        said["links"] = {
-            name: {"operationId": target, "parameters": {"sandbox_id": LINKED}} for name, target in reply.links.items()
-        }
+        said["links"] = {name: {"operationId": name, "parameters": {reply.linked: LINKED}} for name in reply.links}
     return said
 
 

@@ -5,11 +5,12 @@ from typing import Any
 
 from contract.errors import NotFound, NotMine
 from contract.ids import sandbox_id
-from gateway.auth import SUBPROTOCOL
+from gateway.auth import PLAIN, SUBPROTOCOL
 from gateway.errors import HostUnreachable
 from gateway.proxy import forward
 from gateway.routes import Passed
 from gateway.services import Call
+from gateway.sockets import forward_socket
 from gateway.upstream import Upstream
 
 Carry = Callable[[Upstream, str], Awaitable[int]]
@@ -29,14 +30,19 @@ async def pass_request(scope: Any, receive: Any, send: Any, call: Call, passed: 
 
 async def pass_socket(scope: Any, receive: Any, send: Any, call: Call, passed: Passed) -> None:
     """As `pass_request`, for a WebSocket. The key in a subprotocol ends here."""
-    from gateway.sockets import forward_socket
-
     target = _target(scope)
-    offered = [each for each in scope.get("subprotocols") or () if not each.startswith(SUBPROTOCOL)]
+    given = scope.get("subprotocols") or ()
+    offered = [each for each in given if not each.startswith(SUBPROTOCOL) and each != PLAIN]
+
+    async def tell(message: Any) -> None:
+        """Browsers hang up on a server that takes none of the subprotocols that they offer."""
+        if message["type"] == "websocket.accept" and PLAIN in given:
+            message.setdefault("subprotocol", PLAIN)
+        await send(message)
 
     async def carry(upstream: Upstream, ticket: str) -> int:
         await forward_socket(
-            scope, receive, send, upstream, target, ticket, request_id=call.request_id, subprotocols=offered
+            scope, receive, tell, upstream, target, ticket, request_id=call.request_id, subprotocols=offered
         )
         return 101
 

@@ -102,10 +102,26 @@ def error_headers(error: WarrenError) -> Pairs:
     return headers
 
 
-async def refuse(receive: Receive, reply: Reply, error: WarrenError) -> None:
+class Heard:
+    """What the client sends, and whether that was all: after it nothing comes but its leaving."""
+
+    __slots__ = ("_receive", "is_whole")
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.is_whole = False
+
+    async def __call__(self) -> Any:
+        message = await self._receive()
+        if not message.get("more_body"):
+            self.is_whole = True
+        return message
+
+
+async def refuse(heard: Heard, reply: Reply, error: WarrenError) -> None:
     """Answer with the error. The rest of the request is dropped first: many clients send all before they read."""
-    if not isinstance(error, TooLarge):
-        await _read_on(receive)
+    if not heard.is_whole and not isinstance(error, TooLarge):
+        await _read_on(heard)
     body = orjson.dumps(error.body())
     headers = [*error_headers(error), (b"content-length", b"%d" % len(body))]
     await reply({"type": "http.response.start", "status": error.status, "headers": headers})

@@ -1,4 +1,4 @@
-"""All that a gateway can be asked, in one table: who may, what answers, and what is passed to a host."""
+"""What answers each operation of the table (`gateway/operations`): a handler here, or the host of the sandbox."""
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,7 +9,8 @@ from starlette.responses import Response
 
 from contract.keys import Scope
 from contract.tickets import Access
-from gateway.handlers import keys, observe, ports, sandboxes
+from gateway.handlers import documents, keys, observe, ports, sandboxes
+from gateway.operations import OPERATIONS as TABLE
 from gateway.proxy import ANSWER_S
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -44,37 +45,52 @@ class Passed:
         return ONE + self.rest
 
 
+_SAID = {each.name: each for each in TABLE}
+
+
+def _answered(name: str, handler: Handler) -> Operation:
+    said = _SAID[name]
+    return Operation(name, said.method, said.path, said.scope, handler)
+
+
+def _passed(name: str, access: Access, answer_s: float = ANSWER_S) -> Passed:
+    said = _SAID[name]
+    return Passed(name, said.method, said.path.removeprefix(ONE), access, answer_s)
+
+
 OPERATIONS: Sequence[Operation] = (
-    Operation("healthz", "GET", "/healthz", None, observe.healthz),
-    Operation("readyz", "GET", "/readyz", None, observe.readyz),
-    Operation("metrics", "GET", "/metrics", None, observe.metrics),
-    Operation("create_sandbox", "POST", "/v1/sandboxes", Scope.SANDBOXES, sandboxes.create),
-    Operation("list_sandboxes", "GET", "/v1/sandboxes", Scope.SANDBOXES, sandboxes.listed),
-    Operation("destroy_sandbox", "DELETE", ONE, Scope.SANDBOXES, sandboxes.destroy),
-    Operation("attach", "POST", f"{ONE}/attach", Scope.SANDBOXES, sandboxes.attach),
-    Operation("link_port", "POST", f"{ONE}/ports/{{port}}/link", Scope.SANDBOXES, ports.link),
-    Operation("get_usage", "GET", "/v1/usage", Scope.SANDBOXES, observe.usage),
-    Operation("list_hosts", "GET", "/v1/hosts", Scope.ADMIN, observe.hosts),
-    Operation("create_key", "POST", "/v1/keys", Scope.ADMIN, keys.create),
-    Operation("list_keys", "GET", "/v1/keys", Scope.ADMIN, keys.listed),
-    Operation("get_key", "GET", "/v1/keys/{key_id}", Scope.ADMIN, keys.get),
-    Operation("revoke_key", "DELETE", "/v1/keys/{key_id}", Scope.ADMIN, keys.revoke),
-    Operation("rotate_key", "POST", "/v1/keys/{key_id}/rotate", Scope.ADMIN, keys.rotate),
+    _answered("openapi", documents.openapi),
+    _answered("docs", documents.docs),
+    _answered("healthz", observe.healthz),
+    _answered("readyz", observe.readyz),
+    _answered("metrics", observe.metrics),
+    _answered("create_sandbox", sandboxes.create),
+    _answered("list_sandboxes", sandboxes.listed),
+    _answered("destroy_sandbox", sandboxes.destroy),
+    _answered("attach", sandboxes.attach),
+    _answered("link_port", ports.link),
+    _answered("get_usage", observe.usage),
+    _answered("list_hosts", observe.hosts),
+    _answered("create_key", keys.create),
+    _answered("list_keys", keys.listed),
+    _answered("get_key", keys.get),
+    _answered("revoke_key", keys.revoke),
+    _answered("rotate_key", keys.rotate),
 )
 
 PASSED: Sequence[Passed] = (
-    Passed("get_sandbox", "GET", "", Access.READ),
-    Passed("get_health", "GET", "/health", Access.READ),
-    Passed("get_logs", "GET", "/logs", Access.READ),
-    Passed("get_events", "GET", "/events", Access.READ),
-    Passed("read_file", "GET", "/files", Access.READ),
-    Passed("write_file", "PUT", "/files", Access.WRITE),
-    Passed("run_command", "POST", "/exec", Access.WRITE, COMMAND_S),
-    Passed("pause_sandbox", "POST", "/pause", Access.WRITE),
-    Passed("resume_sandbox", "POST", "/resume", Access.WRITE),
-    Passed("set_timeout", "POST", "/timeout", Access.WRITE),
-    Passed("set_port", "PUT", "/ports/{port}", Access.WRITE),
-    Passed("terminal", "WS", "/terminal", Access.WRITE),
+    _passed("get_sandbox", Access.READ),
+    _passed("get_health", Access.READ),
+    _passed("get_logs", Access.READ),
+    _passed("get_events", Access.READ),
+    _passed("read_file", Access.READ),
+    _passed("write_file", Access.WRITE),
+    _passed("run_command", Access.WRITE, COMMAND_S),
+    _passed("pause_sandbox", Access.WRITE),
+    _passed("resume_sandbox", Access.WRITE),
+    _passed("set_timeout", Access.WRITE),
+    _passed("set_port", Access.WRITE),
+    _passed("terminal", Access.WRITE),
 )
 
 PORT = re.compile(r"/ports/[0-9]{1,5}")
@@ -93,7 +109,13 @@ def passed_of(method: str, path: str) -> tuple[str, Passed | None]:
     return sandbox, found
 
 
-def methods_of(rest: str) -> set[str]:
-    """The methods of what is passed under this path behind an id."""
-    plain = "/ports/{port}" if PORT.fullmatch(rest) else rest
-    return {each.method for each in PASSED if each.rest == plain and each.method != "WS"}
+_METHODS = [
+    (re.compile(re.sub(r"{\w+}", "[^/]+", each.path)), each.method)
+    for each in (*OPERATIONS, *PASSED)
+    if each.method != "WS"
+]
+
+
+def methods_of(path: str) -> set[str]:
+    """The methods that there are under this path."""
+    return {method for pattern, method in _METHODS if pattern.fullmatch(path)}

@@ -175,7 +175,7 @@ class _Reader:
     def pki(self, name: str) -> Pki | None:
         folder = self.folder(name)
         if folder is not None and not folder.is_dir():
-            raise ConfigError(f"{name} must be a folder that 'pooldctl pki issue' made, got {str(folder)!r}")
+            raise ConfigError(f"{name} must be a folder that 'pooldctl pki issue' made, got {self._environ[name]!r}")
         return None if folder is None else Pki(folder)
 
     def host_name(self, name: str, default: str) -> str:

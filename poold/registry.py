@@ -23,6 +23,7 @@ class Registry:
         self._hosts = folder / "hosts"
         self._record = record
         self._is_ready = is_ready
+        self._was_ready = False
         self._is_failing = False
 
     @contextlib.asynccontextmanager
@@ -47,14 +48,15 @@ class Registry:
     async def _forever(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            was_ready, due = self._is_ready(), loop.time() + EVERY_S
+            due = loop.time() + EVERY_S
             # Who drains this host and who watches its memory know nothing of the registry: we look.
-            while loop.time() < due and self._is_ready() is was_ready:  # noqa: ASYNC110
+            while loop.time() < due and self._is_ready() is self._was_ready:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
             await self._beat()
 
     async def _beat(self, *, is_leaving: bool = False) -> None:
         host = await self._record()
+        self._was_ready = host.ready
         if is_leaving:
             host = replace(host, ready=False)
         try:

@@ -50,8 +50,10 @@ class Gateway:
     def ticket(self, method: str, target: str, owner: str = LOCAL_OWNER) -> str:
         path = urlsplit(target).path
         if (method, path) == ("POST", "/v1/sandboxes"):
-            return self.sign(owner, Access.WRITE, new_id("sb", os.urandom))
-        access, sandbox = _needed(method, path)
+            return self._kept(owner, Access.WRITE, new_id("sb", os.urandom))  # as good for what is done with it next
+        return self._kept(owner, *_needed(method, path))
+
+    def _kept(self, owner: str, access: Access, sandbox: str | None) -> str:
         with self._lock:
             text, until = self._signed.get((owner, access, sandbox), ("", 0))
             if until < self._now_ms():

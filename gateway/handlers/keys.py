@@ -8,11 +8,9 @@ from starlette.responses import Response
 
 from contract.errors import NotFound, shown
 from contract.fields import Fields
-from contract.keys import Key, KeyAsked, key_id, new_secret
+from contract.keys import Key, KeyAsked, key_id, new_secret, rotation_grace
 from gateway.replies import json_reply, read_body
 from gateway.services import Call, call_of
-
-MAX_GRACE_S = 30 * 24 * 3600
 
 
 async def create(request: Request) -> Response:
@@ -46,7 +44,7 @@ async def rotate(request: Request) -> Response:
     """A new secret with the same rights; the old one is over after the grace, at once without one."""
     call, old = call_of(request), await _found(request)
     fields = Fields.parse(await read_body(request))
-    grace_s = fields.integer("grace_sec", low=0, high=MAX_GRACE_S, default=0)
+    grace_s = rotation_grace(fields)
     fields.end()
     now_ms = call.services.now_ms()
     secret = new_secret(call.services.entropy)

@@ -8,14 +8,14 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
+from contract import asked
 from contract.errors import CapacityError
 from contract.hosts import is_loopback
 from contract.keys import Forbidden, Scope
-from contract.models import owner_name
-from contract.query import Query
 from contract.tickets import Access
 from gateway.auth import need
 from gateway.errors import HostUnreachable
+from gateway.handlers.queries import read_query, whose
 from gateway.liveness import Health
 from gateway.replies import json_reply
 from gateway.services import Call, Services, call_of
@@ -69,14 +69,9 @@ def _dropped(services: Services) -> dict[tuple[str, ...], float]:
 
 async def usage(request: Request) -> Response:
     """What the owner has used, over all hosts; an admin may ask for another's, or with `owner=*` for everybody's."""
-    call, query = call_of(request), Query.parse(request.scope["query_string"])
-    owner = query.text("owner", max_chars=64, default=None)
-    query.end()
-    access, target = Access.READ, "/v1/usage"
-    if owner is not None and owner != call.who.owner:
-        need(call.who, Scope.ADMIN)
-        access = Access.ADMIN
-        target += "" if owner == "*" else f"?{urlencode({'owner': owner_name(owner)})}"
+    call = call_of(request)
+    access, owner = whose(call, read_query(request, asked.whose))
+    target = "/v1/usage" + (f"?{urlencode({'owner': owner})}" if owner else "")
     said = await asyncio.gather(*(_asked(call, name, target, access) for name in call.services.hosts.names()))
     totals = summed([page["owners"] for _, page in said if page is not None])
     silent = sorted(name for name, page in said if page is None)

@@ -8,25 +8,21 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contract.asked import ListAsked
+from contract.asked import IDEMPOTENCY_KEY, ListAsked
 from contract.errors import BadField, NotFound, WarrenError, WrongState
 from contract.fields import Fields
 from contract.ids import sandbox_id
-from contract.keys import Scope
-from contract.models import owner_name
-from contract.query import Query
 from contract.states import State
 from contract.tickets import Access
-from gateway.auth import need
 from gateway.creation import Made
 from gateway.errors import HostUnreachable
+from gateway.handlers.queries import read_query, whose
 from gateway.hosts import Answer
 from gateway.replies import json_reply, read_body
 from gateway.services import Call, Services, call_of
 
 LIST_S = 5.0
 DESTROY_S = 120.0
-IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 async def create(request: Request) -> Response:
@@ -73,39 +69,20 @@ def _replayed(answer: Answer) -> dict[str, str]:
 
 def _idempotency_key(request: Request) -> str | None:
     key = request.headers.get("idempotency-key")
-    if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
+    if key is not None and not re.fullmatch(IDEMPOTENCY_KEY, key):
         raise BadField("Idempotency-Key", key, "must be 1 to 255 printable ASCII characters without spaces")
     return key
 
 
 async def listed(request: Request) -> Response:
     """Newest first, over all hosts. Hosts that could not be asked are named in `incomplete`."""
-    call, query = call_of(request), Query.parse(request.scope["query_string"])
-    asked = ListAsked.read(query)
-    access, whose = _whose(call, query)
-    query.end()
-    pages, silent = await _asked_all(call, f"/v1/sandboxes?{urlencode(_query(asked) + whose)}", access)
+    call = call_of(request)
+    asked = read_query(request, ListAsked.read)
+    access, owner = whose(call, asked.owner)
+    target = f"/v1/sandboxes?{asked.encode()}" + (f"&{urlencode({'owner': owner})}" if owner else "")
+    pages, silent = await _asked_all(call, target, access)
     rows, following = merged(pages, asked.limit)
     return json_reply({"sandboxes": rows, "next": following, "incomplete": silent})
-
-
-def _query(asked: ListAsked) -> list[tuple[str, str]]:
-    """What is asked for, as it is asked of a host."""
-    pairs = [("limit", str(asked.limit)), ("state", ",".join(sorted(asked.states)))]
-    if asked.image is not None:
-        pairs.append(("image", asked.image))
-    if asked.before is not None:
-        pairs.append(("before", f"{asked.before[0]}.{asked.before[1]}"))
-    return pairs + [(f"metadata.{name}", value) for name, value in asked.metadata.items()]
-
-
-def _whose(call: Call, query: Query) -> tuple[Access, list[tuple[str, str]]]:
-    """An admin may ask for another owner's, or with `owner=*` for everybody's."""
-    owner = query.text("owner", max_chars=64, default=None)
-    if owner is None or owner == call.who.owner:
-        return Access.READ, []
-    need(call.who, Scope.ADMIN)
-    return Access.ADMIN, [] if owner == "*" else [("owner", owner_name(owner))]
 
 
 async def _asked_all(call: Call, target: str, access: Access) -> tuple[list[Any], list[str]]:

@@ -16,17 +16,16 @@ def together(*several: Codes) -> Codes:
 
 # What any request may be answered with, and what any request with a key may.
 ANY: Codes = {
-    400: ("bad_request",),
+    400: ("bad_request", "bad_framing"),
     405: ("method_not_allowed",),
     429: ("rate_limited",),
     500: ("internal",),
-    503: ("overloaded",),
 }
 KEYED: Codes = {401: ("bad_key",), 403: ("forbidden",)}
 
-BODY: Codes = {400: ("bad_field",), 408: ("slow_body",), 413: ("body_too_large",)}
+BODY: Codes = {400: ("bad_field",), 408: ("request_too_slow",), 413: ("body_too_large",)}
 QUERY: Codes = {400: ("bad_field",)}
-HOSTS: Codes = {502: ("bad_host_reply",), 503: ("host_unreachable",)}
+HOSTS: Codes = {502: ("bad_host_reply",), 503: ("host_unreachable",), 504: ("host_slow",)}
 FOUND: Codes = together(HOSTS, {404: ("not_found",), 503: ("ledger_full",)})
 GUEST: Codes = together(
     FOUND,

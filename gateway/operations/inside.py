@@ -5,7 +5,7 @@ from contract.keys import Scope
 from contract.models import Exec
 from gateway.operations import views
 from gateway.operations.codes import BODY, FILE, GUEST, together
-from gateway.operations.operation import JSON, OCTETS, STREAM, Operation, Reply, json_reply
+from gateway.operations.operation import JSON, OCTETS, STREAM, Header, Operation, Reply, json_reply
 from gateway.operations.sandboxes import ONE
 
 FILE_MEANS = {
@@ -68,7 +68,7 @@ INSIDE = (
         Scope.SANDBOXES,
         query=asked.FileAsked.read,
         means=FILE_MEANS,
-        headers={"Range": "bytes=FIRST-LAST"},
+        headers={"Range": Header("bytes=FIRST-LAST", "bytes=[0-9]{1,15}-[0-9]{0,15}")},
         errors=FILE,
         example="path=/etc/os-release",
     ),
@@ -85,9 +85,38 @@ INSIDE = (
         upload="the file's bytes",
         query=asked.FileAsked.read_upload,
         means=FILE_MEANS,
-        headers={"Content-Range": "bytes FIRST-LAST/*"},
+        headers={"Content-Range": Header("bytes FIRST-LAST/*", r"bytes [0-9]{1,15}-[0-9]{1,15}/\*")},
         errors=together(FILE, {409: ("already_exists",), 507: ("disk_full",)}),
         example="path=/workspace/hello.txt",
+    ),
+    Operation(
+        "set_port",
+        "PUT",
+        f"{ONE}/ports/{{port}}",
+        "Ports",
+        "Open a port to everybody, or close it",
+        {200: json_reply("the sandbox", views.ref("Sandbox"))},
+        Scope.SANDBOXES,
+        about="A port that is not public can be reached with a key of the owner, or by a link.",
+        body=asked.is_public,
+        means={"public": "whether anybody may reach it by its preview address"},
+        errors=together(BODY, GUEST),
+        example={"public": True},
+    ),
+    Operation(
+        "link_port",
+        "POST",
+        f"{ONE}/ports/{{port}}/link",
+        "Ports",
+        "Get a link to a port that is not public",
+        {200: json_reply("the link, and when it is over", views.LINK)},
+        Scope.SANDBOXES,
+        about="Whoever opens it in a browser sees what the port serves, until the link is over. Nobody can take it "
+        "back before that, but with the sandbox.",
+        body=asked.link_life_s,
+        means={"expires_sec": "for how long it is good, in seconds"},
+        errors=together(BODY, GUEST),
+        example={"expires_sec": 3600},
     ),
     Operation(
         "attach",

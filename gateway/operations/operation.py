@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from contract.fields import Fields
 from contract.keys import Scope
 from contract.query import Query
 from contract.schema import Schema
@@ -24,7 +23,14 @@ class Reply:
     what: str
     content: Mapping[str, Schema] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)  # their names, and what they say
-    links: Mapping[str, str] = field(default_factory=dict)  # operations that go on with the reply's id
+    links: tuple[str, ...] = ()  # operations that go on with the reply's id
+    linked: str = "sandbox_id"  # as what that id stands in their paths
+
+
+@dataclass(frozen=True)
+class Header:
+    what: str
+    pattern: str  # of the whole of it
 
 
 @dataclass(frozen=True)
@@ -37,10 +43,11 @@ class Operation:
     replies: Mapping[int, Reply]
     scope: Scope | None = None  # that the key must have; None: no key is asked for
     about: str = ""
-    body: Callable[[Fields], object] | None = None  # reads the JSON body
+    body: Callable[..., object] | None = None  # reads the JSON body, from its `Fields`
+    has_limits: bool = False  # `body` has to know the largest machine that there is, too
     upload: str = ""  # what the body is, if it is not JSON
     query: Callable[[Query], object] | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)  # that a request may have
+    headers: Mapping[str, Header] = field(default_factory=dict)  # that a request may have
     means: Mapping[str, str] = field(default_factory=dict)  # what the fields and the parameters of the query are for
     errors: Codes = field(default_factory=dict)
     example: Any = None  # of the body, or after `?`, for the page

@@ -1,18 +1,18 @@
 """Operations on sandboxes as such: make, find, pause, end."""
 
-from functools import partial
-
 from contract import asked
 from contract.keys import Scope
-from contract.models import CreateSandbox, ShapeLimits
+from contract.models import CreateSandbox
 from contract.schema import closed, or_null
 from gateway.operations import views
 from gateway.operations.codes import BODY, FOUND, GUEST, HOSTS, QUERY, together
-from gateway.operations.operation import JSON, PLAIN, STREAM, Operation, Reply, json_reply
+from gateway.operations.operation import JSON, PLAIN, STREAM, Header, Operation, Reply, json_reply
 
-LIMITS = ShapeLimits(vcpus=64, memory_mb=1 << 20, disk_mb=1 << 24)  # no host makes larger machines
 ONE = "/v1/sandboxes/{sandbox_id}"
-GO_ON = ("get_sandbox", "run_command", "read_file", "write_file", "pause_sandbox", "resume_sandbox", "destroy_sandbox")
+GO_ON = (
+    *("get_sandbox", "pause_sandbox", "resume_sandbox", "set_timeout", "destroy_sandbox", "get_health", "get_logs"),
+    *("get_events", "run_command", "read_file", "write_file", "set_port", "attach"),
+)
 
 CREATE_MEANS = {
     "image": "what is in the machine; without it, the default of the host",
@@ -44,21 +44,17 @@ SANDBOXES = (
                     "Location": "where it is",
                     "Idempotent-Replayed": "true, if this is the reply of an earlier request",
                 },
-                links={
-                    "get": "get_sandbox",
-                    "exec": "run_command",
-                    "pause": "pause_sandbox",
-                    "destroy": "destroy_sandbox",
-                },
+                links=GO_ON,
             )
         },
         Scope.SANDBOXES,
         about="Every field is optional. A shape that a host has not had yet is booted first, which takes seconds. "
         "With an `Idempotency-Key`, the same request again gets the same reply for 24 hours, and makes nothing new.",
-        body=partial(CreateSandbox.read, limits=LIMITS),
+        body=CreateSandbox.read,
+        has_limits=True,
         means=CREATE_MEANS,
-        headers={"Idempotency-Key": "1 to 255 characters of your choice; new for every new sandbox"},
-        errors=together(BODY, GUEST, {404: ("no_such_image",), 422: ("key_reused",), 429: ("pool_exhausted",)}),
+        headers={"Idempotency-Key": Header("what you like; another one for every new sandbox", asked.IDEMPOTENCY_KEY)},
+        errors=together(BODY, GUEST, {500: ("create_failed",), 422: ("key_reused",), 429: ("pool_exhausted",)}),
         example={"image": "python", "timeout_sec": 3600, "metadata": {"team": "red"}},
     ),
     Operation(
@@ -88,6 +84,7 @@ SANDBOXES = (
             "metadata": "only those with this in their metadata",
             "before": "`next` of the page before",
             "limit": "how many on a page",
+            "owner": "for an admin: another owner's, or everybody's with `*`",
         },
         errors=together(QUERY, HOSTS),
         example="state=running,paused&metadata.team=red&limit=50",

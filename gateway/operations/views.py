@@ -3,6 +3,7 @@
 The rest is written here, closed (no field more, none less), and tests hold real replies against it.
 """
 
+from contract.hosts import Host
 from contract.ids import SANDBOX
 from contract.keys import Key
 from contract.models import Next, Rules
@@ -92,16 +93,26 @@ ERROR: Schema = closed(
     }
 )
 
+LINK = closed({"url": TEXT, "expires_ms": AT_MS})
 ATTACHMENT = closed({"url": TEXT, "ticket": TEXT, "expires_ms": AT_MS})
 
 USAGE = closed({"owner": TEXT, "runs": COUNT, "vcpu_s": AMOUNT, "gib_s": AMOUNT, "egress_bytes": COUNT})
+
+USED = closed({"at_ms": AT_MS, "owners": listed(USAGE), "incomplete": listed(TEXT)})
+HOST = closed(
+    {
+        **shape_of(Host)["properties"],
+        "health": {"type": "string", "enum": ["alive", "dead", "draining"]},
+        "failures": COUNT,
+    }
+)
 
 SCHEMAS: dict[str, Schema] = {
     "Sandbox": SANDBOX_VIEW,
     "Output": OUTPUT,
     "Event": EVENT,
     "Key": shape_of(Key),
-    "Usage": USAGE,
+    "Host": HOST,
     "Error": ERROR,
 }
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,43 +38,70 @@ class Dialler:
         self._connect = connect
 
     async def dial(self) -> Connection:
-        """A new connection, or `HostUnreachable` within two seconds. Who hands us sockets has limits of their own."""
-        try:
-            async with asyncio.timeout(CONNECT_S if self._connect is None else None):
-                return await self._dial()
-        except TimeoutError:
-            raise HostUnreachable(f"{self.address} did not answer within {CONNECT_S:g} s", sent=False) from None
-        except OSError as error:
-            raise HostUnreachable(f"{self.address} cannot be reached: {error}", sent=False) from error
-
-    async def _dial(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        options = await self.options()
-        try:
+        """A new connection, or `HostUnreachable` within two seconds."""
+        async with self._reaching() as options:
+            loop = asyncio.get_running_loop()
             transport, connection = await loop.create_connection(lambda: Connection(self.address), **options)
-        except BaseException:
-            if (given := options.get("sock")) is not None:
-                given.close()
-            raise
-        keep_awake(transport)
+        keep_awake(transport.get_extra_info("socket"))
         return connection
 
     async def options(self) -> dict[str, Any]:
-        """Where to connect, as `create_connection` takes it."""
+        """A connected socket, and the TLS to speak over it, as `create_connection` takes them. For other protocols."""
+        async with self._reaching() as options:
+            if "sock" not in options:
+                options["sock"] = await _connected(options.pop("host"), options.pop("port"))
+            keep_awake(options["sock"])
+            return options
+
+    @contextlib.asynccontextmanager
+    async def _reaching(self) -> AsyncIterator[dict[str, Any]]:
+        """Where to connect, as `create_connection` takes it. What goes wrong with that is `HostUnreachable`.
+
+        Whoever hands us sockets has a limit of their own: a sandbox may have to be resumed before there is one.
+        """
         options: dict[str, Any] = {}
-        if self._connect is not None:
-            options["sock"] = await self._connect()
+        try:
+            async with asyncio.timeout(CONNECT_S if self._connect is None else None):
+                if self._connect is not None:
+                    options["sock"] = await self._connect()
+                else:
+                    options |= {"host": self._name, "port": self._port}
+                if self._tls is not None:
+                    options |= {"ssl": self._tls(), "server_hostname": self._name}
+                yield options
+        except BaseException as error:
+            if (given := options.get("sock")) is not None:
+                given.close()
+            if isinstance(error, TimeoutError):
+                raise HostUnreachable(f"{self.address} did not answer within {CONNECT_S:g} s", sent=False) from None
+            if isinstance(error, OSError):
+                raise HostUnreachable(f"{self.address} cannot be reached: {error}", sent=False) from error
+            raise
+
+
+async def _connected(name: str, port: int) -> socket.socket:
+    """A TCP connection to the first address of `name` that takes one."""
+    loop = asyncio.get_running_loop()
+    problem: OSError = OSError(f"{name} has no address")
+    for family, kind, proto, _, address in await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM):
+        made = socket.socket(family, kind, proto)
+        made.setblocking(False)
+        try:
+            await loop.sock_connect(made, address)
+        except OSError as error:
+            problem = error
+            made.close()
+        except BaseException:
+            made.close()
+            raise
         else:
-            options |= {"host": self._name, "port": self._port}
-        if self._tls is not None:
-            options |= {"ssl": self._tls(), "server_hostname": self._name}
-        return options
+            return made
+    raise problem
 
 
-def keep_awake(transport: asyncio.BaseTransport) -> None:
+def keep_awake(found: socket.socket) -> None:
     """Let the kernel notice that the other side is gone. Sockets that are not TCP notice by themselves."""
-    with contextlib.suppress(OSError, AttributeError):
-        found = transport.get_extra_info("socket")
+    with contextlib.suppress(OSError):
         found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENCE_S)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENCE_S)

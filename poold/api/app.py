@@ -45,8 +45,8 @@ ROUTES: Sequence[Door | SocketDoor] = (
     Door("GET", f"{OWNER}/reservations", owners.reservations_of, HOST),
     Door("POST", f"{OWNER}/reservations", owners.reserve, HOST),
     Door("POST", f"{OWNER}/reservations/release", owners.release, HOST),
-    Door("POST", f"{OWNER}/reservations/close", owners.close, HOST),
-    Door("POST", f"{OWNER}/reservations/open", owners.open_, HOST),
+    Door("POST", f"{OWNER}/reservations/close", owners.close_book, HOST),
+    Door("POST", f"{OWNER}/reservations/open", owners.open_book, HOST),
     Door("POST", "/v1/audit", owners.note, HOST),
     Door("GET", "/v1/usage", owners.used, READ),
 )

@@ -6,20 +6,20 @@ from functools import partial
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
+from contract import asked
 from contract.errors import BadField
 from contract.fields import Fields
 from contract.ids import sandbox_id
-from contract.models import MAX_PORT, MAX_TIMEOUT_S, CreateSandbox, owner_name
+from contract.models import MAX_PORT, CreateSandbox
 from contract.tickets import Access
 from poold.api.audited import using
-from poold.api.listing import Asked, cursor, number
+from poold.api.listing import cursor, read_query
 from poold.api.repeats import asked_of, created, once
 from poold.api.replies import json_reply, read_body
 from poold.api.services import asked_id, caller_of, services
 from poold.api.tickets import ticket_of
 from poold.ledger import sandboxes
 
-DEFAULT_LINES = 200
 MAX_LOG_BYTES = 4 << 20
 
 
@@ -29,18 +29,18 @@ async def create(request: Request) -> Response:
     new_id = None if ticket is None else sandbox_id(ticket.sandbox or "")
     wanted = CreateSandbox.parse(await read_body(request), found.facts.limits)
     make = partial(found.sandboxes.create, wanted, caller_of(request), new_id)
-    if new_id is not None and (asked := asked_of(request)) is not None:
-        return await once(request, new_id, asked, make)
+    if new_id is not None and (key := asked_of(request)) is not None:
+        return await once(request, new_id, key, make)
     return created(await make())
 
 
 async def listed(request: Request) -> Response:
     """Newest first; `next` is the `before` of the next page, or null on the last."""
-    asked, owner = Asked.read(request), _owner(request)
-    one_more = replace(asked, limit=asked.limit + 1)
-    found = await services(request).sandboxes.listed(partial(sandboxes.listed, owner=owner, **vars(one_more)))
-    page = found[: asked.limit]
-    following = cursor(page[-1]) if len(found) > asked.limit else None
+    wanted = read_query(request, asked.ListAsked.read)
+    one_more = replace(wanted, limit=wanted.limit + 1, owner=_owner(request, wanted.owner))
+    found = await services(request).sandboxes.listed(partial(sandboxes.listed, **vars(one_more)))
+    page = found[: wanted.limit]
+    following = cursor(page[-1]) if len(found) > wanted.limit else None
     return json_reply({"sandboxes": [sandbox.view() for sandbox in page], "next": following})
 
 
@@ -64,7 +64,7 @@ async def resume(request: Request) -> Response:
 
 async def timeout(request: Request) -> Response:
     fields = Fields.parse(await read_body(request))
-    timeout_sec = fields.integer("timeout_sec", low=1, high=MAX_TIMEOUT_S)
+    timeout_sec = asked.timeout_sec(fields)
     fields.end()
     moved = await services(request).sandboxes.set_timeout(asked_id(request), timeout_sec, caller_of(request))
     return json_reply(moved.view())
@@ -73,7 +73,7 @@ async def timeout(request: Request) -> Response:
 async def set_port(request: Request) -> Response:
     """Whether anybody may reach a port through a gateway, or only the owner."""
     fields = Fields.parse(await read_body(request))
-    public = fields.flag("public")
+    public = asked.is_public(fields)
     fields.end()
     port = port_of(request)
     changed = await services(request).sandboxes.set_public(asked_id(request), port, public, caller_of(request))
@@ -96,7 +96,7 @@ async def health(request: Request) -> Response:
 
 async def logs(request: Request) -> Response:
     """The last lines of the guest's own log."""
-    lines = number(request, "lines", DEFAULT_LINES, 1, 1000)
+    lines = read_query(request, asked.log_lines)
     async with using(request, "logs") as use, use.guest.exchange("GET", f"/logs?lines={lines}") as answer:
         return Response(await answer.read(MAX_LOG_BYTES), media_type="text/plain; charset=utf-8")
 
@@ -105,10 +105,9 @@ async def _no_fields(request: Request) -> None:
     Fields.parse(await read_body(request)).end()
 
 
-def _owner(request: Request) -> str | None:
+def _owner(request: Request, asked_for: str | None) -> str | None:
     """Whose sandboxes are listed: the caller's own. An admin and the operator see everybody's, or those of one."""
     ticket = ticket_of(request)
     if ticket is not None and ticket.access is not Access.ADMIN:
         return ticket.owner
-    asked = request.query_params.get("owner")
-    return None if asked is None else owner_name(asked)
+    return None if asked_for == asked.EVERYBODY else asked_for

@@ -1,6 +1,6 @@
 """What requests are answered with, and who asks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from starlette.requests import HTTPConnection
 
 from contract.ids import sandbox_id
 from contract.models import Caller, ShapeLimits, owner_name
+from poold.api.seldom import Seldom
 from poold.api.tickets import Refusals, Tickets, ticket_of
 from poold.cgroups import Cgroups
 from poold.images import Images
@@ -49,6 +50,7 @@ class Services:
     facts: Facts
     tickets: Tickets
     refusals: Refusals
+    full_books: Seldom = field(default_factory=Seldom)  # by owner: reservations that were refused
 
 
 def services(connection: HTTPConnection) -> Services:

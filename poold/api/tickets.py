@@ -120,7 +120,7 @@ class ByTicket:
         self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket") or scope["path"] in self._open_paths:
+        if scope["type"] == "http" and scope["path"] in self._open_paths:
             await self._app(scope, receive, send)
             return
         try:

@@ -120,7 +120,10 @@ def open_book(
     now_ms: int,
     request: str | None = None,
 ) -> bool:
-    """Open the book with these rows beside those that it has. One that is open stays as it is, and this is False."""
+    """Open the book with these rows beside those that it has. One that is open stays as it is, and this is False.
+
+    Of a sandbox that both tell of, what is brought counts: it is newer than a closed book.
+    """
     if _state(db, owner) == "open":
         return False
     _set(db, owner, "open", now_ms)
@@ -180,7 +183,7 @@ def _has(db: sqlite3.Connection, owner: str, sandbox_id: str) -> bool:
 def _add(db: sqlite3.Connection, owner: str, wanted: Iterable[Reservation], now_ms: int) -> None:
     """Rows of another host get our time: how long ago they were made is only known by one clock."""
     db.executemany(
-        "INSERT OR IGNORE INTO reservations (owner, id, vcpus, memory_mb, disk_mb, created_ms)"
+        "INSERT OR REPLACE INTO reservations (owner, id, vcpus, memory_mb, disk_mb, created_ms)"
         " VALUES (?, ?, ?, ?, ?, ?)",
         [(owner, one.id, one.vcpus, one.memory_mb, one.disk_mb, now_ms) for one in wanted],
     )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from contract import asked, schema
 from contract.errors import BadField, CallerError
 from contract.fields import REQUIRED, Fields
-from contract.keys import Key, KeyAsked
+from contract.keys import Key, KeyAsked, rotation_grace
 from contract.models import CreateSandbox, Exec, RulesAsked, ShapeLimits
 from contract.query import Query
 from contract.schema import Schema, parameters_of, schema_of, shape_of
@@ -30,10 +30,13 @@ BODIES: dict[str, Callable[[Fields], object]] = {
     "key": KeyAsked.read,
     "rules": RulesAsked.read,
     "timeout": asked.timeout_sec,
+    "rotation": rotation_grace,
+    "port": asked.is_public,
     "nothing": asked.nothing,
 }
 QUERIES: dict[str, Callable[[Query], object]] = {
     "list": asked.ListAsked.read,
+    "usage": asked.whose,
     "events": asked.EventsAsked.read,
     "download": asked.FileAsked.read,
     "upload": asked.FileAsked.read_upload,
@@ -244,9 +247,13 @@ def test_blank_is_the_same_for_python_and_for_the_pattern() -> None:
     assert [char for char in points if bool(blank.fullmatch(char)) != char.isspace()] == []
 
 
-def test_a_reader_that_looks_before_it_reads_is_not_recorded_wrongly() -> None:
-    with pytest.raises(TypeError, match="depends on image"):
-        schema_of(lambda fields: fields.has("image"))
+def test_what_a_reader_looks_for_before_it_reads_it_is_optional() -> None:
+    said = schema_of(lambda fields: fields.has("a") and fields.text("a", max_chars=1, choices=("x",)))
+    assert said == {
+        "type": "object",
+        "properties": {"a": {"type": ["string", "null"], "enum": ["x", None]}},
+        "additionalProperties": False,
+    }
 
 
 def test_a_pattern_without_a_sample_is_told_to_whoever_wrote_it() -> None:
@@ -305,4 +312,5 @@ def test_a_page_is_asked_for_with_states_labels_and_a_cursor() -> None:
         before=(12, "sb-aaaaaaaaaaaaaaaa"),
         limit=3,
     )
+    assert taken(asked.ListAsked.read, page.encode().encode()) == page
     assert "stopped" not in asked.ListAsked.read(Query.parse(b"")).states

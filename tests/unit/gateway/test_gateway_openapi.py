@@ -9,13 +9,17 @@ import jsonschema_rs
 import orjson
 import pytest
 
+from contract.keys import Scope
+from contract.models import ShapeLimits
 from contract.query import Query
+from gateway import routes
 from gateway.docs import page
 from gateway.openapi import document
 from gateway.operations import OPERATIONS, Operation
 
 URL = "https://warren.example"
-SAID = document(OPERATIONS, version="1.2.3")
+LIMITS = ShapeLimits(vcpus=4, memory_mb=4096, disk_mb=8192)
+SAID = document(OPERATIONS, LIMITS, version="1.2.3")
 PAGE = page(SAID, url=URL)
 VOID = {"meta", "br", "link"}
 
@@ -48,6 +52,22 @@ def test_every_operation_is_in_the_document_once() -> None:
     said += [operation["operationId"] for operation in SAID["x-websockets"].values()]
     assert sorted(said) == sorted(operation.name for operation in OPERATIONS)
     assert len(said) == len(set(said))
+
+
+def test_what_the_app_serves_is_what_the_table_says() -> None:
+    served = [each.name for each in (*routes.OPERATIONS, *routes.PASSED)]
+    assert sorted(served) == sorted(operation.name for operation in OPERATIONS)
+    for each in (*routes.OPERATIONS, *routes.PASSED):
+        said = next(operation for operation in OPERATIONS if operation.name == each.name)
+        assert (each.method, each.path) == (said.method, said.path)
+    for passed in routes.PASSED:
+        said = next(operation for operation in OPERATIONS if operation.name == passed.name)
+        assert said.scope is Scope.SANDBOXES  # the app asks for it before it passes anything on
+
+
+def test_the_largest_machine_is_in_the_document() -> None:
+    body = SAID["paths"]["/v1/sandboxes"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["memory_mb"]["maximum"] == LIMITS.memory_mb
 
 
 def test_every_schema_is_one() -> None:
@@ -84,7 +104,8 @@ def test_every_status_has_a_shape_and_every_error_its_codes() -> None:
 
 def test_who_needs_a_key_is_told_that_it_can_be_wrong() -> None:
     for _, _, operation in operations():
-        assert bool(operation["security"]) == ("x-scope" in operation) == ("401" in operation["responses"])
+        assert bool(operation["security"]) == ("x-scope" in operation)
+        assert "401" in operation["responses"] or not operation["security"]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=named)

@@ -276,8 +276,12 @@ def test_a_book_that_is_opened_again_where_it_was_has_what_it_had() -> None:
         open_empty(db)
         reservations.reserve(db, ADA, room(1), POOLS, now_ms=1, key=Key("k", "a"))
         reservations.close_book(db, ADA, now_ms=2)
-        reservations.open_book(db, ADA, [room(1, vcpus=5), room(2)], [], now_ms=3)
-        assert [(row.id, row.vcpus) for row in reservations.rows(db, ADA)] == [(room(1).id, 1), (room(2).id, 1)]
+        assert ids(reservations.close_book(db, ADA, now_ms=2)[0]) == {room(1).id}
+        reservations.open_book(db, ADA, [room(2)], [], now_ms=3)
+        assert ids(reservations.rows(db, ADA)) == {room(1).id, room(2).id}
+        reservations.close_book(db, ADA, now_ms=2)
+        reservations.open_book(db, ADA, [room(1, vcpus=5)], [], now_ms=3)  # what is brought is newer
+        assert [(row.id, row.vcpus) for row in reservations.rows(db, ADA)] == [(room(1).id, 5), (room(2).id, 1)]
         assert reservations.reserve(db, ADA, room(3), POOLS, now_ms=3, key=Key("k", "a")).id == room(1).id
 
 

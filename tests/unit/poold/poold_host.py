@@ -36,6 +36,7 @@ from tests.signing import Gateway
 from tests.unit.poold.poold_fake_engine import FakeEngine
 
 NAME = "here"
+TICKETS = b"the gateway's own"
 SLOTS = 8
 MACHINE_MB = 256 + OVERHEAD_MB  # what a machine of the default shape takes
 LIMIT_S = 15.0
@@ -272,17 +273,23 @@ async def open_host(
     engine: FakeEngine | None = None,
     images: Images | None = None,
     recover: bool = False,
+    keys: bytes | None = TICKETS,
+    certificates: Callable[[Path], None] = lambda _: None,
 ) -> AsyncIterator[Host]:
     """A poold with `slots` places and memory for as many machines, `warm` of them kept warm.
 
-    With `recover` it begins as a daemon does: what a former one left is cleared and taken over.
+    With `recover` it begins as a daemon does: what a former one left is cleared and taken over. Its folder of keys has
+    `keys` in it, its own gateway's unless others are given, and what `certificates` puts there.
     """
     engine = engine or FakeEngine()
     places = PlainSlots(slots, uid=os.getuid())
     images = images or HostImages()
     clock = Clock()
     sources = Sources(now_ms=clock, unix_ns=time.time_ns, entropy=os.urandom)
-    config = _config(folder)
+    gateway = Gateway(NAME, clock)
+    pki = _pki(folder / "pki", gateway.public if keys is TICKETS else keys)
+    certificates(pki)
+    config = _config(folder, pki)
     room = Places(
         places, memory_budget_mb=memory_mb or slots * MACHINE_MB, new_machine_id=lambda: new_id("vm", os.urandom)
     )
@@ -290,8 +297,7 @@ async def open_host(
     watch = Watch(folder, metrics, Thresholds(disk_free_mb=None, memory_available_mb=None))
     pool = Pool(engine, images, room, sizes={"host": PoolSize(warm, warm)} if warm else {}, gate=watch.gate)
     facts = _facts(config, clock(), slots)
-    gateway = Gateway(NAME, clock)
-    tickets = Tickets(NAME, gateway.write(folder / "pki") / "tickets.pub", now_ms=clock)
+    tickets = Tickets(NAME, pki / "tickets.pub", now_ms=clock)
     try:
         async with asyncio.timeout(LIMIT_S), Ledger.open(config.ledger_path) as ledger:
             todo, recovery = await _observe(ledger, engine, clock) if recover else (Plan(), Recovery(clock()))
@@ -339,12 +345,21 @@ def take_slot(slots: PlainSlots, number: int) -> Slot | None:
     return None
 
 
-def _config(folder: Path) -> Config:
+def _pki(folder: Path, keys: bytes | None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    if keys is not None:
+        (folder / "tickets.pub").write_bytes(keys)
+    return folder
+
+
+def _config(folder: Path, pki: Path) -> Config:
     variables = {
         "POOLD_ENGINE": "local",
         "POOLD_LISTEN": f"127.0.0.1:{_free_port()}",
         "POOLD_STATE_DIR": str(folder),
         "POOLD_RUN_DIR": str(folder),
+        "POOLD_PKI": str(pki),
+        "POOLD_NAME": NAME,
     }
     return Config.from_environment(variables, host_memory_mb=16_384, host_cpus=2)
 

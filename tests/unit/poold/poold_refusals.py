@@ -70,4 +70,63 @@ CLIENTS: list[tuple[str, str, object, int, str, str | None]] = [
     ("GET", f"{A_SANDBOX}/logs?lines=1001", None, 400, "bad_field", "lines"),
     ("GET", f"{A_SANDBOX}/events", None, 404, "not_mine", None),
     ("GET", "/v1/sandboxes/nonsense/events", None, 404, "not_found", None),
+    ("GET", "/v1/sandboxes?before=sb-aaaaaaaaaaaaaaaa", None, 400, "bad_field", "before"),
+    ("GET", "/v1/sandboxes?before=1.sb-aaaaaaaaaaaaaaa", None, 400, "bad_field", "before"),
+    ("GET", "/v1/sandboxes?before=-1.sb-aaaaaaaaaaaaaaaa", None, 400, "bad_field", "before"),
+    ("GET", f"/v1/sandboxes?before={'9' * 17}.sb-aaaaaaaaaaaaaaaa", None, 400, "bad_field", "before"),
+    ("GET", f"/v1/sandboxes?image={'a' * 65}", None, 400, "bad_field", "image"),
+    ("GET", "/v1/sandboxes?metadata.a=1&metadata.a=2", None, 400, "bad_field", "metadata.a"),
+    ("GET", f"/v1/sandboxes?metadata.a={'b' * 1025}", None, 400, "bad_field", "metadata.a"),
+    ("GET", "/v1/sandboxes?" + "&".join(f"metadata.{n}=1" for n in range(17)), None, 400, "bad_field", "metadata"),
+    ("POST", "/v1/sandboxes", {"public_ports": [0]}, 400, "bad_field", "public_ports[0]"),
+    ("PUT", f"{A_SANDBOX}/ports/80", {"public": True}, 404, "not_mine", None),
+    ("PUT", f"{A_SANDBOX}/ports/80", {}, 400, "bad_field", "public"),
+    ("PUT", f"{A_SANDBOX}/ports/80", {"public": 1}, 400, "bad_field", "public"),
+    ("PUT", f"{A_SANDBOX}/ports/80", {"public": True, "port": 80}, 400, "bad_field", "port"),
+    ("PUT", f"{A_SANDBOX}/ports/0", {"public": True}, 400, "bad_field", "port"),
+    ("PUT", f"{A_SANDBOX}/ports/65536", {"public": True}, 400, "bad_field", "port"),
+    ("PUT", f"{A_SANDBOX}/ports/http", {"public": True}, 400, "bad_field", "port"),
+]
+
+A_ROW = {"id": "sb-aaaaaaaaaaaaaaaa", "vcpus": 1, "memory_mb": 1, "disk_mb": 1}
+A_REPEAT = {"key": "a" * 64, "asked": "b" * 64, "id": "sb-aaaaaaaaaaaaaaaa", "at_ms": 1}
+A_NOTE = {"at_ms": 1, "action": "gateway.refused"}
+BOOK = "/v1/owners/local/reservations"
+
+# Of a gateway for itself.
+GATEWAYS: list[tuple[str, str, object, int, str, str | None]] = [
+    ("POST", BOOK, {**A_ROW, "id": "x"}, 400, "bad_field", "id"),
+    ("POST", BOOK, {**A_ROW, "vcpus": 0}, 400, "bad_field", "vcpus"),
+    ("POST", BOOK, {**A_ROW, "memory_mb": "1"}, 400, "bad_field", "memory_mb"),
+    ("POST", BOOK, {**A_ROW, "disk_mb": 1 << 41}, 400, "bad_field", "disk_mb"),
+    ("POST", BOOK, {**A_ROW, "key": "a"}, 400, "bad_field", "key"),
+    ("POST", BOOK, {**A_ROW, "key": "a" * 64}, 400, "bad_field", "asked"),
+    ("POST", BOOK, {**A_ROW, "asked": "a" * 64}, 400, "bad_field", "key"),
+    ("POST", BOOK, {**A_ROW, "owner": "ada"}, 400, "bad_field", "owner"),
+    ("POST", BOOK, A_ROW, 400, "bad_request", None),  # the ticket does not say what the owner may have
+    ("GET", BOOK, None, 404, "no_book", None),
+    ("POST", f"{BOOK}/release", {"ids": ["a"] * 1001}, 400, "bad_field", "ids"),
+    ("POST", f"{BOOK}/release", {"ids": [1]}, 400, "bad_field", "ids[0]"),
+    ("POST", f"{BOOK}/release", {"forget": "yes"}, 400, "bad_field", "forget"),
+    ("POST", f"{BOOK}/close", {"rows": []}, 400, "bad_field", "rows"),
+    ("POST", f"{BOOK}/open", {"rows": [1]}, 400, "bad_field", "rows"),
+    ("POST", f"{BOOK}/open", {"rows": [{**A_ROW, "vcpus": -1}]}, 400, "bad_field", "rows[0].vcpus"),
+    ("POST", f"{BOOK}/open", {"rows": [{**A_ROW, "x": 1}]}, 400, "bad_field", "rows[0].x"),
+    ("POST", f"{BOOK}/open", {"repeats": [{**A_REPEAT, "key": "A" * 64}]}, 400, "bad_field", "repeats[0].key"),
+    ("POST", f"{BOOK}/open", {"repeats": [{**A_REPEAT, "at_ms": -1}]}, 400, "bad_field", "repeats[0].at_ms"),
+    ("POST", f"{BOOK}/open", b" " * ((4 << 20) + 1), 413, "body_too_large", None),
+    ("POST", "/v1/owners/ada/reservations/close", None, 401, "bad_ticket", None),
+    ("GET", "/v1/owners/ada/sandboxes", None, 401, "bad_ticket", None),
+    ("POST", "/v1/sandboxes/states", {"ids": ["a"] * 1001}, 400, "bad_field", "ids"),
+    ("POST", "/v1/sandboxes/states", {"ids": "a"}, 400, "bad_field", "ids"),
+    ("POST", "/v1/audit", {"rows": [A_NOTE] * 101}, 400, "bad_field", "rows"),
+    ("POST", "/v1/audit", {"rows": [{**A_NOTE, "action": "sandbox.stop"}]}, 400, "bad_field", "rows[0].action"),
+    ("POST", "/v1/audit", {"rows": [{**A_NOTE, "owner": "a b"}]}, 400, "bad_field", "rows[0].owner"),
+    ("POST", "/v1/audit", {"rows": [{**A_NOTE, "at_ms": -1}]}, 400, "bad_field", "rows[0].at_ms"),
+    ("POST", "/v1/audit", {"rows": [{**A_NOTE, "sandbox": "x"}]}, 400, "bad_field", "rows[0].sandbox"),
+    ("POST", "/v1/audit", {"rows": [{**A_NOTE, "request": "a b"}]}, 400, "bad_field", "rows[0].request"),
+    ("POST", "/v1/audit", {"rows": [{**A_NOTE, "detail": {"a": {}}}]}, 400, "bad_field", "rows[0].detail"),
+    ("POST", "/v1/audit", {"rows": [{**A_NOTE, "detail": {"a": "b" * 4096}}]}, 400, "bad_field", "rows[0].detail"),
+    ("POST", "/v1/audit", {"rows": [{**A_NOTE, "detail": [1]}]}, 400, "bad_field", "rows[0].detail"),
+    ("POST", "/v1/usage", None, 405, "method_not_allowed", None),
 ]

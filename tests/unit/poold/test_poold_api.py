@@ -61,13 +61,13 @@ async def test_the_list_is_paged_newest_first(tmp_path: Path) -> None:
         made = [await host.create() for _ in range(5)]
         await host.ask("DELETE", f"/v1/sandboxes/{made[2]}")
         seen: list[str] = []
-        after = ""
+        before = ""
         while True:
-            page = (await host.ask("GET", f"/v1/sandboxes?limit=2{after}")).json
+            page = (await host.ask("GET", f"/v1/sandboxes?limit=2{before}")).json
             seen += [sandbox["id"] for sandbox in page["sandboxes"]]
             if page["next"] is None:
                 break
-            after = f"&after={page['next']}"
+            before = f"&before={page['next']}"
         assert seen == [made[i] for i in (4, 3, 1, 0)]
         stopped = (await host.ask("GET", "/v1/sandboxes?state=stopped,error")).json
         assert [sandbox["id"] for sandbox in stopped["sandboxes"]] == [made[2]]
@@ -211,7 +211,7 @@ BAD_REQUESTS: list[tuple[str, str, object, int, str]] = [
     ("GET", "/v1/sandboxes?limit=" + "9" * 5000, None, 400, "bad_field"),
     ("GET", "/v1/sandboxes?limit=%C2%B2", None, 400, "bad_field"),
     ("GET", "/v1/sandboxes?state=happy", None, 400, "bad_field"),
-    ("GET", "/v1/sandboxes?after=x", None, 404, "not_found"),
+    ("GET", "/v1/sandboxes?before=x", None, 400, "bad_field"),
     ("GET", UNKNOWN + "/files", None, 400, "bad_field"),
     ("GET", UNKNOWN + "/files?path=../etc/passwd", None, 400, "bad_field"),
     ("GET", UNKNOWN + "/files?path=/a%00b", None, 400, "bad_field"),
