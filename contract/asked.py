@@ -11,6 +11,8 @@ from contract.states import State
 MAX_PAGE = 1000
 DEFAULT_PAGE = 100
 MAX_LINES = 1000
+MAX_LINK_S = 7 * 24 * 3600
+DEFAULT_LINK_S = 24 * 3600
 DEFAULT_LINES = 200
 MAX_NUMBER = 10**15
 # A path without a part '..'. What `file_path` says of a bad one is clearer; this is for those who make requests.
@@ -97,6 +99,11 @@ def output_encoding(query: Query) -> str:
 
 def timeout_sec(fields: Fields) -> int:
     return fields.integer("timeout_sec", low=1, high=MAX_TIMEOUT_S)
+
+
+def link_life_s(fields: Fields) -> int:
+    """For how long a link to a preview is to be good, in seconds."""
+    return fields.integer("expires_sec", low=1, high=MAX_LINK_S, default=DEFAULT_LINK_S)
 
 
 def is_public(fields: Fields) -> bool:

@@ -3,16 +3,15 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from contract.asked import link_life_s
 from contract.errors import BadField
 from contract.fields import Fields
 from contract.ids import sandbox_id
 from contract.tickets import Access
 from gateway.handlers.sandboxes import on_its_host
-from gateway.passes import FIELD, MAX_LIFE_S, preview_address, preview_label
+from gateway.passes import FIELD, preview_address, preview_label
 from gateway.replies import json_reply, read_body
 from gateway.services import call_of
-
-DEFAULT_LIFE_S = 24 * 3600
 
 
 async def link(request: Request) -> Response:
@@ -20,7 +19,9 @@ async def link(request: Request) -> Response:
     call = call_of(request)
     call.sandbox = sandbox_id(request.path_params["sandbox_id"])
     port = port_number(request.path_params["port"])
-    life_s = life_asked(Fields.parse(await read_body(request)))
+    fields = Fields.parse(await read_body(request))
+    life_s = link_life_s(fields)
+    fields.end()
     (await on_its_host(call, "GET", call.sandbox, Access.READ)).or_raise()  # there is one, and it is the caller's
     services, url = call.services, request.url
     address = preview_address(
@@ -29,13 +30,6 @@ async def link(request: Request) -> Response:
     given = services.passes.sign(call.who.owner, preview_label(call.sandbox, port), life_s)
     told = {"url": f"{address}?{FIELD}={given}", "expires_ms": services.now_ms() + life_s * 1000}
     return json_reply(told, headers={"Cache-Control": "no-store"})
-
-
-def life_asked(fields: Fields) -> int:
-    """For how long a link is asked for, in seconds."""
-    life_s = fields.integer("expires_sec", low=1, high=MAX_LIFE_S, default=DEFAULT_LIFE_S)
-    fields.end()
-    return life_s
 
 
 def port_number(text: str) -> int:

@@ -104,6 +104,21 @@ INSIDE = (
         example={"public": True},
     ),
     Operation(
+        "link_port",
+        "POST",
+        f"{ONE}/ports/{{port}}/link",
+        "Ports",
+        "Get a link to a port that is not public",
+        {200: json_reply("the link, and when it is over", views.LINK)},
+        Scope.SANDBOXES,
+        about="Whoever opens it in a browser sees what the port serves, until the link is over. Nobody can take it "
+        "back before that, but with the sandbox.",
+        body=asked.link_life_s,
+        means={"expires_sec": "for how long it is good, in seconds"},
+        errors=together(BODY, GUEST),
+        example={"expires_sec": 3600},
+    ),
+    Operation(
         "attach",
         "POST",
         f"{ONE}/attach",

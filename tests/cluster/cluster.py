@@ -104,6 +104,7 @@ class Cluster:
 
     def start_host(self, name: str) -> None:
         pki = self.folder / name / "pki"
+        pki.parent.mkdir(exist_ok=True)
         if not pki.exists():
             address = self.net.addresses[name]
             self.ctl("pki", "issue", str(self.folder / "ca"), "host", name, "--address", address, "--out", str(pki))
@@ -139,6 +140,7 @@ class Cluster:
     def start_gateway(self, name: str) -> None:
         address = self.net.addresses[name]
         pki = self.folder / name / "pki"
+        pki.parent.mkdir(exist_ok=True)
         if not pki.exists():
             ca = str(self.folder / "ca")
             self.ctl("pki", "issue", ca, "gateway", name, "--address", address, "--out", str(pki))
@@ -189,7 +191,6 @@ class Cluster:
         self.running.clear()
 
     def _start(self, name: str, module: str, **variables: str) -> None:
-        (self.folder / name).mkdir(exist_ok=True)
         argv = self.net.inside(name, [sys.executable, "-m", module])
         with (self.folder / name / "log").open("ab") as log:
             environment = {**os.environ, **variables}
