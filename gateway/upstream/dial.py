@@ -38,11 +38,7 @@ class Dialler:
         self._connect = connect
 
     async def dial(self) -> Connection:
-<<<<<<< HEAD
         """A new connection, or `HostUnreachable` within two seconds. Who hands us sockets has limits of their own."""
-=======
-        """A new connection, or `HostUnreachable` within two seconds."""
->>>>>>> 432f74bc495d26be0779ac6b620087d861aa7eaf
         async with self._reaching() as options:
             loop = asyncio.get_running_loop()
             transport, connection = await loop.create_connection(lambda: Connection(self.address), **options)

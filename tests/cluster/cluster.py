@@ -161,7 +161,7 @@ class Cluster:
         process.wait()
 
     def drain(self, name: str) -> None:
-        self.ctl("drain", "--mode", "pause", POOLD_RUN_DIR=self._run_dir(name))
+        self.ctl("drain", POOLD_RUN_DIR=self._run_dir(name))
 
     def undrain(self, name: str) -> None:
         self.ctl("undrain", POOLD_RUN_DIR=self._run_dir(name))
