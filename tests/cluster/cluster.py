@@ -240,7 +240,7 @@ def _is_up(cluster: Cluster, hosts: Sequence[str]) -> bool:
         assert process.poll() is None, f"{name} ended:\n{cluster.log(name)[-3000:]}"
     with contextlib.suppress(OSError, http.client.HTTPException, AssertionError):
         known = [cluster.hosts(gateway) for gateway in GATEWAYS]
-        return all(name in each and each[name]["alive"] for each in known for name in hosts)
+        return all(name in each and each[name]["health"] == "alive" for each in known for name in hosts)
     return False
 
 

@@ -118,7 +118,7 @@ def test_a_host_that_is_cut_off_is_named_and_all_others_go_on(cluster: Cluster, 
 
 
 def _is_alive(cluster: Cluster, gateway: str, host: str) -> bool:
-    return bool(cluster.hosts(gateway).get(host, {}).get("alive"))
+    return bool(cluster.hosts(gateway).get(host, {}).get("health") == "alive")
 
 
 def _answers(cluster: Cluster, gateway: str) -> Any:
