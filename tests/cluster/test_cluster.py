@@ -31,7 +31,7 @@ def assert_all_reachable(cluster: Cluster, boxes: list[str], gateways: tuple[str
     allowed_s, asked = WITHIN_S, 0
     while left:
         began = time.monotonic()
-        missing = together(lambda gateway: cluster.unreachable(gateway, left[gateway]), list(left))
+        missing = together(lambda asked_of: cluster.unreachable(*asked_of), list(left.items()))
         left = {gateway: found for gateway, found in zip(left, missing, strict=True) if found}
         asked += 1
         if asked > 1:
