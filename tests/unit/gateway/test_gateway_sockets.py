@@ -47,7 +47,7 @@ class Gateway:
 @contextlib.asynccontextmanager
 async def gateway(talk: Talk, *before: str, **options: Any) -> AsyncIterator[tuple[int, Gateway]]:
     """A gateway's port, in front of a host for which `talk` speaks."""
-    async with serve(talk, "127.0.0.1", 0, compression=None, max_size=1 << 30, **options) as host:
+    async with serve(talk, "127.0.0.1", 0, compression=None, max_size=1 << 30, close_timeout=1, **options) as host:
         port = next(iter(host.sockets)).getsockname()[1]
         app = Gateway([*before, f"http://127.0.0.1:{port}"])
         async with served(app) as port:
