@@ -11,7 +11,7 @@ BUILD_PACKAGES := python3 python3-venv mmdebstrap lz4 ca-certificates
 TEST_PACKAGES := nftables tmux git mount busybox-static
 BENCH_PACKAGES := crun bubblewrap
 
-.PHONY: help up down images test test-unit test-faults check lint types contracts lock clean \
+.PHONY: help up down images test test-unit test-faults test-fuzz check lint types contracts lock clean \
 	bench-create bench-density bench-slots bench-ledger bench-pause bench-packages
 
 help:  ## this list
@@ -32,7 +32,11 @@ $(STAMPS)/packages: Makefile
 	@echo "· making the virtual environment .venv"
 	@[ -x $(PY) ] || $(PYTHON) -m venv .venv
 	@$(PY) -m pip install -q --require-hashes -r requirements.lock
-	@printf '%s\n' '$(CURDIR)' '$(CURDIR)/guest' > $$($(PY) -c 'import site; print(site.getsitepackages()[0])')/warren.pth
+	@printf '%s\n' '$(CURDIR)' '$(CURDIR)/guest' '$(CURDIR)/sdk/python' \
+	  > $$($(PY) -c 'import site; print(site.getsitepackages()[0])')/warren.pth
+	@for pair in poold:poold pooldctl:poold.ctl gateway:gateway warren:warren.cli; do \
+	  printf '#!/bin/sh\nexec "%s" -m %s "$$@"\n' '$(CURDIR)/$(PY)' "$${pair#*:}" > .venv/bin/"$${pair%%:*}"; \
+	  chmod +x .venv/bin/"$${pair%%:*}"; done
 	@touch $@
 
 images: .venv/.installed  ## build the machine images (again only if something changed)
@@ -52,6 +56,9 @@ test-unit: .venv/.installed  ## the tests that need no microVM
 
 test-faults: images  ## poold killed 200 times at random moments, under clients that do everything (10 minutes)
 	@WARREN_FAULTS_ROUNDS=$${WARREN_FAULTS_ROUNDS:-200} $(PY) -m pytest -s tests/faults
+
+test-fuzz: images  ## whatever the API's document allows and forbids, asked of a real gateway for 5 minutes
+	@WARREN_FUZZ_S=$${WARREN_FUZZ_S:-300} $(PY) -m pytest -s tests/fuzz
 
 check: lint types contracts test  ## what a review asks for: lint, types, contracts, tests
 

@@ -72,6 +72,19 @@ class NotMine(NotFound):
     code = "not_mine"
 
 
+class NoBook(NotFound):
+    """This host has no open book of the owner: whoever reserves has to bring the book here first."""
+
+    code = "no_book"
+
+
+class KeyReused(CallerError):
+    """The idempotency key was used before, for another request."""
+
+    status = 422
+    code = "key_reused"
+
+
 class WrongState(CallerError):
     """What was asked for is not possible in the state that the thing is in. Nothing was changed."""
 

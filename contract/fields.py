@@ -56,11 +56,13 @@ class Fields:
         value = self.raw(name, default)
         if value is default:
             return value  # type: ignore[no-any-return]
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        # JSON has one kind of number: 2.0 is 2.
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(whole, bool) or not isinstance(whole, int) or not low <= whole <= high:
             raise BadField(self._within + name, value, f"must be a whole number from {low} to {high}")
-        if value % step:
+        if whole % step:
             raise BadField(self._within + name, value, f"must be a multiple of {step}")
-        return value
+        return whole
 
     def text(
         self,
@@ -75,7 +77,7 @@ class Fields:
         value = self.raw(name, default)
         if value is default:
             return value  # type: ignore[no-any-return]
-        text = _checked_text(self._within + name, value, max_chars)
+        text = checked_text(self._within + name, value, max_chars)
         if pattern is not None and not re.fullmatch(pattern, text):
             raise BadField(self._within + name, value, f"must match {pattern}")
         return _one_of(self._within + name, text, choices)
@@ -88,14 +90,16 @@ class Fields:
             raise BadField(self._within + name, value, "must be true or false")
         return value
 
-    def texts(self, name: str, *, max_chars: int, max_count: int) -> dict[str, str]:
-        """An object whose values are all strings; empty when absent."""
+    def texts(self, name: str, *, max_chars: int, max_count: int, names: str | None = None) -> dict[str, str]:
+        """An object whose values are all strings; empty when absent. `names` is what the whole of each name must be."""
         value = self.raw(name, {})
         if not isinstance(value, dict) or len(value) > max_count:
             raise BadField(self._within + name, value, f"must be an object with at most {max_count} entries")
         for key, item in value.items():
-            _checked_text(f"{self._within}{name}.{key}", key, max_chars)
-            _checked_text(f"{self._within}{name}.{key}", item, max_chars)
+            checked_text(f"{self._within}{name}.{key}", key, max_chars)
+            checked_text(f"{self._within}{name}.{key}", item, max_chars)
+            if names is not None and not re.fullmatch(names, key):
+                raise BadField(self._within + name, key, f"names must match {names}")
         return value
 
     def text_list(self, name: str, *, max_chars: int, max_count: int, choices: Sequence[str] = ()) -> list[str]:
@@ -103,7 +107,15 @@ class Fields:
         if not isinstance(value, list) or len(value) > max_count:
             raise BadField(self._within + name, value, f"must be a list of at most {max_count} strings")
         named = [(f"{self._within}{name}[{i}]", item) for i, item in enumerate(value)]
-        return [_one_of(which, _checked_text(which, item, max_chars), choices) for which, item in named]
+        return [_one_of(which, checked_text(which, item, max_chars), choices) for which, item in named]
+
+    def integer_list(self, name: str, *, low: int, high: int, max_count: int) -> list[int]:
+        value = self.raw(name, [])
+        if not isinstance(value, list) or len(value) > max_count:
+            raise BadField(self._within + name, value, f"must be a list of at most {max_count} whole numbers")
+        named = {f"{name}[{i}]": item for i, item in enumerate(value)}
+        items = Fields(named, self._within)
+        return [items.integer(which, low=low, high=high) for which in named]
 
     def line_or_list(self, name: str, *, max_chars: int, max_count: int) -> str | list[str]:
         """A line of text, or a list of words of which the first is not empty."""
@@ -111,11 +123,20 @@ class Fields:
         if isinstance(value, str):
             if not value.strip():
                 raise BadField(self._within + name, value, "must not be empty")
-            return _checked_text(self._within + name, value, max_chars)
+            return checked_text(self._within + name, value, max_chars)
         words = Fields({name: value}, self._within).text_list(name, max_chars=max_chars, max_count=max_count)
         if not words or not words[0]:
             raise BadField(self._within + name, value, "must be a command line or a list that starts with a program")
         return words
+
+    def flat(self, name: str, *, max_count: int, max_bytes: int) -> dict[str, Any]:
+        """An object of texts, numbers and the like, with no object or list in it; empty when absent."""
+        value = self.raw(name, {})
+        is_flat = isinstance(value, dict) and not any(isinstance(item, dict | list) for item in value.values())
+        if not is_flat or len(value) > max_count or len(orjson.dumps(value)) > max_bytes:
+            problem = f"must be an object of at most {max_count} texts and numbers, and {max_bytes} bytes"
+            raise BadField(self._within + name, value, problem)
+        return dict(value)
 
     def inner(self, name: str) -> "Fields":
         """The fields of an object in this one; none when it is absent."""
@@ -143,7 +164,8 @@ def _one_of(name: str, text: str, choices: Sequence[str]) -> str:
     return text
 
 
-def _checked_text(name: str, value: object, max_chars: int) -> str:
+def checked_text(name: str, value: object, max_chars: int) -> str:
+    """`value`, if it is a text of at most so many characters, without a NUL."""
     if not isinstance(value, str):
         raise BadField(name, value, "must be a string")
     if len(value) > max_chars:

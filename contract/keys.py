@@ -3,13 +3,13 @@
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 import orjson
 
-from contract.errors import BadField, CallerError
+from contract.errors import BadField, CallerError, WrongState
 from contract.fields import Fields
 from contract.models import OWNER, owner_name
 
@@ -18,12 +18,17 @@ SECRET_BYTES = 20
 MAX_POOL = 1 << 40
 MAX_RATE = 1_000_000
 DEFAULT_RATE = 50
+MAX_GRACE_S = 30 * 24 * 3600
+MAX_SCOPES = 16
 
 
 class Scope(StrEnum):
     SANDBOXES = "sandboxes"
     TASKS = "tasks"
     ADMIN = "admin"
+
+
+USUAL_SCOPES = (Scope.SANDBOXES, Scope.TASKS)
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Key:
     name: str = ""  # for people
     plan: str = "default"
     pools: Pools = field(default_factory=Pools)
-    scopes: tuple[Scope, ...] = (Scope.SANDBOXES, Scope.TASKS)
+    scopes: tuple[Scope, ...] = USUAL_SCOPES
     rate: int = DEFAULT_RATE  # requests a second, at each gateway; twice as many at once
     created_ms: int = 0
     expires_ms: int | None = None
@@ -54,19 +59,41 @@ class Key:
         """The record as it is told and kept."""
         return asdict(self)
 
+    def state(self, now_ms: int) -> str:
+        """`active`, or why it is good for nothing: `revoked`, `expired`."""
+        if not self.active:
+            return "revoked"
+        return "expired" if self.expires_ms is not None and self.expires_ms <= now_ms else "active"
+
+    def revoked(self) -> "Key":
+        return replace(self, active=False)
+
+    def ending(self, at_ms: int) -> "Key":
+        """The same, good until then at most."""
+        return replace(self, expires_ms=at_ms if self.expires_ms is None else min(self.expires_ms, at_ms))
+
+    def successor(self, key_id: str, now_ms: int) -> "Key":
+        """A new key with the same rights, which end when these do. What is over has none."""
+        if (state := self.state(now_ms)) != "active":
+            raise WrongState(f"the key is {state}: create another", state=state)
+        return replace(self, id=key_id, created_ms=now_ms)
+
     def encode(self) -> bytes:
         return orjson.dumps(self.view(), option=orjson.OPT_INDENT_2)
 
     @classmethod
     def decode(cls, data: bytes) -> "Key":
-        """What `encode` wrote, by this version or another. Raises `CallerError` for anything else."""
+        """What `encode` wrote, by this version or another. Raises `CallerError` for anything else.
+
+        What a later version knows and we do not (a field, a pool, a scope) is of no interest: it gives no right here.
+        """
         fields = Fields.parse(data)
         key_id = fields.text("id", max_chars=64)
         if not re.fullmatch(r"[0-9a-f]{64}", key_id):
             raise BadField("id", key_id, "must be a SHA-256 in hex")
         created_ms = fields.integer("created_ms", low=0, high=1 << 53)
         active = fields.flag("active", default=True)
-        asked = KeyAsked.read(fields)
+        asked = KeyAsked.read(fields, only_known=False)
         return asked.key(key_id, created_ms=created_ms, active=active)
 
 
@@ -90,13 +117,14 @@ class KeyAsked:
         return asked
 
     @classmethod
-    def read(cls, fields: Fields) -> "KeyAsked":
+    def read(cls, fields: Fields, *, only_known: bool = True) -> "KeyAsked":
+        """`only_known`: a pool or a scope that we do not know is refused, not passed over."""
         return cls(
             owner=owner_name(fields.text("owner", max_chars=64, pattern=OWNER.pattern)),
             name=fields.text("name", max_chars=64, default=""),
             plan=fields.text("plan", max_chars=32, default="default"),
-            pools=_pools(fields),
-            scopes=_scopes(fields),
+            pools=_pools(fields, only_known=only_known),
+            scopes=_scopes(fields, only_known=only_known),
             rate=fields.integer("rate", low=1, high=MAX_RATE, default=DEFAULT_RATE),
             expires_ms=fields.integer("expires_ms", low=1, high=1 << 53, default=None),
         )
@@ -130,6 +158,11 @@ class Forbidden(CallerError):
     code = "forbidden"
 
 
+def rotation_grace(fields: Fields) -> int:
+    """For how many seconds a key that gets a new secret goes on working with the old one."""
+    return fields.integer("grace_sec", low=0, high=MAX_GRACE_S, default=0)
+
+
 def new_secret(entropy: Callable[[int], bytes]) -> str:
     return f"wrn_{entropy(SECRET_BYTES).hex()}"
 
@@ -142,14 +175,20 @@ def key_id(secret: str) -> str:
     return hashlib.sha256(found[1].encode()).hexdigest()
 
 
-def _pools(fields: Fields) -> Pools:
+def _pools(fields: Fields, *, only_known: bool) -> Pools:
     asked = fields.inner("pools")
     usual = Pools()
     sizes = {name: asked.integer(name, low=0, high=MAX_POOL, default=default) for name, default in vars(usual).items()}
-    asked.end()
+    if only_known:
+        asked.end()
     return Pools(**sizes)
 
 
-def _scopes(fields: Fields) -> tuple[Scope, ...]:
-    names = fields.text_list("scopes", max_chars=16, max_count=len(Scope), choices=tuple(Scope))
-    return tuple(Scope(name) for name in names) or (Scope.SANDBOXES, Scope.TASKS)
+def _scopes(fields: Fields, *, only_known: bool) -> tuple[Scope, ...]:
+    """An empty list is a key that may do nothing, and not one that may do what is usual."""
+    if not fields.has("scopes"):
+        fields.raw("scopes", None)  # it may be null
+        return USUAL_SCOPES
+    choices = tuple(Scope) if only_known else ()
+    names = fields.text_list("scopes", max_chars=16, max_count=MAX_SCOPES, choices=choices)
+    return tuple(Scope(name) for name in dict.fromkeys(names) if name in set(Scope))

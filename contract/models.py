@@ -21,6 +21,8 @@ MAX_ARG_CHARS = 131_072  # the kernel's own limit for one argument
 MAX_ARGS = 4_096
 MAX_PATH_BYTES = 4_096
 MAX_STDIN_CHARS = 1 << 20
+MAX_PUBLIC_PORTS = 32
+MAX_PORT = 65_535
 LOCAL_OWNER = "local"  # who asks without saying who they are
 OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -111,6 +113,7 @@ class CreateSandbox:
     rules: RulesAsked
     env: dict[str, str] = field(repr=False)  # may hold secrets: never in a log
     metadata: dict[str, str]
+    public_ports: tuple[int, ...] = ()
 
     @classmethod
     def parse(cls, body: bytes, limits: ShapeLimits) -> "CreateSandbox":
@@ -130,6 +133,7 @@ class CreateSandbox:
             rules=RulesAsked.read(fields),
             env=_environment(fields),
             metadata=fields.texts("metadata", max_chars=MAX_METADATA_CHARS, max_count=MAX_METADATA),
+            public_ports=_public_ports(fields),
         )
 
 
@@ -183,6 +187,7 @@ class Sandbox:
     machine: str | None = None
     generation: int = 0  # how often its machine was told who it is
     reason: str | None = None
+    public_ports: tuple[int, ...] = ()  # that anybody may reach through a gateway; in order, each once
     next: Next | None = None  # not in the ledger: it follows from the rest and from what is going on
 
     def view(self) -> dict[str, Any]:
@@ -196,6 +201,7 @@ class Sandbox:
             "memory_mb": self.shape.memory_mb,
             "disk_mb": self.shape.disk_mb,
             "metadata": self.metadata,
+            "public_ports": list(self.public_ports),
             "created_ms": self.created_ms,
             "started_ms": self.started_ms,
             "paused_ms": self.paused_ms,
@@ -235,11 +241,12 @@ def user_name(name: str | None) -> str | None:
 
 
 def _environment(fields: Fields) -> dict[str, str]:
-    env = fields.texts("env", max_chars=MAX_ENV_CHARS, max_count=MAX_ENV)
-    for name in env:
-        if not ENV_NAME.fullmatch(name):
-            raise BadField("env", name, "names must be letters, digits and _, not starting with a digit")
-    return env
+    return fields.texts("env", max_chars=MAX_ENV_CHARS, max_count=MAX_ENV, names=ENV_NAME.pattern)
+
+
+def _public_ports(fields: Fields) -> tuple[int, ...]:
+    ports = fields.integer_list("public_ports", low=1, high=MAX_PORT, max_count=MAX_PUBLIC_PORTS)
+    return tuple(sorted(set(ports)))
 
 
 def _argv(fields: Fields) -> list[str]:

@@ -9,7 +9,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-SCALE = 1 << 64
+DRAWN_BITS = 52  # as many as a float tells apart, so that no number becomes 0 or 1
+MAX_NAME_BYTES = 64  # of a key for blake2b
+MAX_DRAWS = 20_000  # for one placement: a tenth of a second, when hardly a host has room
 CHOICES = 2  # with two, the fullest host is barely fuller than the others; more gain next to nothing
 
 
@@ -34,9 +36,10 @@ def ranked(key: str, weights: Mapping[str, float]) -> list[str]:
 
 
 def owner(key: str, weights: Mapping[str, float]) -> str | None:
-    """The first of the ranking, or None if there is no host."""
+    """The first of the ranking, or None if there is no host with a weight."""
     name = key.encode()
-    return max(weights, key=lambda host: (_draw(name, host, weights[host]), host), default=None)
+    drawn, host = max(((_draw(name, host, weight), host) for host, weight in weights.items()), default=(0.0, ""))
+    return host if drawn > 0 else None
 
 
 def place(new_id: Callable[[], str], weights: Mapping[str, float], rooms: Mapping[str, Room]) -> str | None:
@@ -44,16 +47,18 @@ def place(new_id: Callable[[], str], weights: Mapping[str, float], rooms: Mappin
 
     Ids are drawn until two have such an owner: whoever looks for one later ranks all hosts. None if no host has room.
     """
-    fit = {host for host, room in rooms.items() if room.left > 0 and weights.get(host, 0) > 0}
-    if not fit:
-        return None
+    fit = {host: weights[host] for host, room in rooms.items() if room.left > 0 and weights.get(host, 0) > 0}
+    # The heaviest first: when few hosts have room, most ids are another's, and that is soon seen.
+    others = sorted(((weight, host) for host, weight in weights.items() if host not in fit), reverse=True)
     drawn: list[tuple[float, str]] = []
-    while len(drawn) < CHOICES:
+    for _ in range(MAX_DRAWS if fit else 0):
         name = new_id()
-        host = owner(name, weights)
-        if host in fit:
+        host = _owner_in(name.encode(), fit, others)
+        if host is not None:
             drawn.append((rooms[host].left, name))
-    return max(drawn)[1]
+        if len(drawn) == CHOICES:
+            break
+    return max(drawn)[1] if drawn else None
 
 
 def spread(keys: Sequence[str], weights: Mapping[str, float]) -> dict[str, float]:
@@ -69,9 +74,24 @@ def spread(keys: Sequence[str], weights: Mapping[str, float]) -> dict[str, float
     }
 
 
+def _owner_in(key: bytes, fit: Mapping[str, float], others: Sequence[tuple[float, str]]) -> str | None:
+    """The owner of `key` among all hosts, if it is one of `fit`."""
+    best = max((_draw(key, host, weight), host) for host, weight in fit.items())
+    return None if any((_draw(key, host, weight), host) > best for weight, host in others) else best[1]
+
+
 def _draw(key: bytes, host: str, weight: float) -> float:
-    """Logarithmic: of two hosts, each draws the higher number as often as its part of their weights says."""
     if weight <= 0:
         return 0.0
-    number = int.from_bytes(hashlib.blake2b(key, digest_size=8, key=host.encode()[:64]).digest())
-    return weight / -math.log((number + 0.5) / SCALE)
+    name = host.encode()
+    if len(name) > MAX_NAME_BYTES:
+        name = hashlib.blake2b(name).digest()
+    return score(int.from_bytes(hashlib.blake2b(key, digest_size=8, key=name).digest()), weight)
+
+
+def score(number: int, weight: float) -> float:
+    """What a host of this weight makes of 64 random bits.
+
+    Logarithmic: of two hosts, each has the higher score as often as its part of their weights says.
+    """
+    return weight / -math.log(((number >> (64 - DRAWN_BITS)) + 0.5) / (1 << DRAWN_BITS))

@@ -6,8 +6,9 @@ A host believes a ticket and nothing else. It names the host, so it is of no use
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -25,6 +26,7 @@ LIFE_MS = 60_000
 SKEW_MS = 5_000  # by which two machines' clocks may differ
 MAX_CHARS = 2048
 MAX_KEYS = 8  # public keys that a host takes tickets of: two while the gateways' key is being replaced
+PUBLIC_PEM = re.compile(rb"-----BEGIN PUBLIC KEY-----[^-]*-----END PUBLIC KEY-----\n?")
 
 
 class Access(StrEnum):
@@ -92,7 +94,9 @@ class Verifier:
     ) -> None:
         self._host = host
         self._life_ms = life_ms
-        self._keys = [_public(pem) for pem in public_pems][:MAX_KEYS]
+        self._keys = [_public(pem) for pem in public_pems]
+        if len(self._keys) > MAX_KEYS:
+            raise ValueError(f"there are {len(self._keys)} public keys for tickets, and {MAX_KEYS} are enough")
         self._now_ms = now_ms
         self._good: dict[str, Ticket] = {}
 
@@ -115,7 +119,7 @@ class Verifier:
         payload, _, signature = rest.partition(".")
         if len(text) > MAX_CHARS or version != VERSION or not self._is_signed(payload, signature):
             raise BadTicket("the ticket is not signed by a gateway of this cluster")
-        ticket = _ticket(orjson.loads(_bytes(payload)))
+        ticket = _ticket(payload)
         if ticket.host != self._host:
             raise BadTicket(f"the ticket is for another host than {self._host}")
         if len(self._good) >= self.REMEMBERED:
@@ -148,10 +152,28 @@ class Used:
         self._until[ticket.nonce] = ticket.expires_ms + SKEW_MS
 
 
-def _ticket(values: dict[str, Any]) -> Ticket:
-    ticket = Ticket(**values)
-    pools = None if values["pools"] is None else Pools(**values["pools"])
-    return replace(ticket, access=Access(ticket.access), pools=pools)
+def public_pems(data: bytes) -> list[bytes]:
+    """Each of the public keys in a file of them: there are two while the gateways' key is being replaced."""
+    return PUBLIC_PEM.findall(data)
+
+
+def _ticket(payload: str) -> Ticket:
+    """What a gateway signed. One that says more than we understand may mean less than we would allow: it is refused."""
+    try:
+        values: dict[str, Any] = orjson.loads(_bytes(payload))
+        pools = None if values["pools"] is None else Pools(**values["pools"])
+        ticket = Ticket(**{**values, "access": Access(values["access"]), "pools": pools})
+        if not _is_sound(ticket):
+            raise ValueError("a field is of the wrong kind")
+    except (TypeError, KeyError, ValueError):
+        raise BadTicket("the ticket cannot be read: is this host older than the gateway?") from None
+    return ticket
+
+
+def _is_sound(ticket: Ticket) -> bool:
+    texts = (ticket.host, ticket.owner, ticket.nonce, "" if ticket.sandbox is None else ticket.sandbox)
+    numbers = (ticket.expires_ms, *vars(ticket.pools or Pools()).values())
+    return all(type(text) is str for text in texts) and all(type(number) is int for number in numbers)
 
 
 def _public(pem: bytes) -> Ed25519PublicKey:
@@ -171,7 +193,11 @@ def _text(data: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
+    """What `_text` was given. Only what `_text` writes is taken: decoders are lenient, and one ticket is one text."""
     try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
         raise ValueError(f"not base64: {error}") from None
+    if _text(data) != text:
+        raise ValueError("not base64 as we write it")
+    return data

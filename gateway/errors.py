@@ -1,6 +1,8 @@
 """What can go wrong between a client and a host, beside what the contract knows."""
 
-from contract.errors import CallerError, CapacityError, FaultError
+from typing import Any
+
+from contract.errors import CallerError, CapacityError, FaultError, WarrenError
 
 
 class ConfigError(FaultError):
@@ -23,6 +25,18 @@ class HostBroken(FaultError):
 
     status = 502
     code = "bad_host_reply"
+
+
+class HostSaid(WarrenError):
+    """What a host refused with, passed on as it is."""
+
+    def __init__(self, status: int, value: Any) -> None:
+        error = value.get("error") if isinstance(value, dict) else None
+        told = error if isinstance(error, dict) else {"message": f"the host answered {status}"}
+        details = {str(name): item for name, item in told.items() if name not in ("code", "message")}
+        super().__init__(str(told.get("message", "")), **details)
+        self.status = status
+        self.code = str(told.get("code", HostBroken.code))
 
 
 class BadBody(CallerError):

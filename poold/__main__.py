@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -20,7 +21,13 @@ USAGE = """usage: poold [--stop-all]
 The daemon of one Warren host. When it is stopped, sandboxes run on, and the next poold takes them over;
 `poold --stop-all` ends them all instead, when no poold runs. It is told by environment variables what to do:
 
-  POOLD_LISTEN       address and port, loopback only       127.0.0.1:7070
+  POOLD_LISTEN       address and port                      127.0.0.1:7070
+                     another than loopback needs POOLD_PKI
+  POOLD_PKI          folder made by pooldctl pki issue:    none: only /healthz is
+                     certificates, keys for tickets        answered on the port
+  POOLD_NAME         of this host among the others         the machine's name
+  POOLD_REGISTRY     folder for this host's record         none
+  POOLD_ADVERTISE    address for gateways                  made from POOLD_LISTEN
   POOLD_ENGINE       qemu, or local (isolates nothing)     qemu
   POOLD_STATE_DIR    ledger, snapshots, drives             /var/lib/warren
   POOLD_RUN_DIR      network namespaces, pooldctl's socket /run/warren
@@ -44,7 +51,9 @@ def main() -> None:
         sys.exit(0 if sys.argv[1] in ("-h", "--help") else 2)
     open_log()
     try:
-        config = Config.from_environment(os.environ, host_memory_mb=_memory_mb(), host_cpus=os.cpu_count() or 1)
+        config = Config.from_environment(
+            os.environ, host_memory_mb=_memory_mb(), host_cpus=os.cpu_count() or 1, hostname=socket.gethostname()
+        )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(daemon.stop_all(config, SOURCES) if stops_all else _serve(config))
     except (ConfigError, HostFault) as error:

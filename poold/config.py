@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from contract.errors import BadField
+from contract.hosts import NAME, host_address
 from contract.models import MAX_TIMEOUT_S, Rules, ShapeLimits
 from poold.errors import ConfigError
 
@@ -24,9 +26,42 @@ class PoolSize:
 
 
 @dataclass(frozen=True)
+class Pki:
+    """A folder that `pooldctl pki` made for this host. What is in it may be replaced at any time."""
+
+    folder: Path
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / "ca.pem"
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / "host.pem"
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "host.key"
+
+    @property
+    def tickets(self) -> Path:
+        """The public keys of those who sign tickets."""
+        return self.folder / "tickets.pub"
+
+    @property
+    def has_certificates(self) -> bool:
+        return all(path.is_file() for path in (self.ca, self.certificate, self.key))
+
+
+@dataclass(frozen=True)
 class Config:
+    name: str  # of this host among the others
     host: str
     port: int
+    advertise: str  # the address that gateways dial
+    registry: Path | None  # where this host's record is written
+    pki: Pki | None
+    is_tls: bool  # on the port; without it only loopback is served
     state_dir: Path  # the ledger, snapshots and drives; must survive a restart
     run_dir: Path  # pins of namespaces; empty after a boot
     images_dir: Path
@@ -46,17 +81,26 @@ class Config:
     guest_path: Path  # the guest's package, for the local engine
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str], *, host_memory_mb: int, host_cpus: int) -> "Config":
+    def from_environment(
+        cls, environ: Mapping[str, str], *, host_memory_mb: int, host_cpus: int, hostname: str = "localhost"
+    ) -> "Config":
         """Everything is checked here; messages name the variable and the value."""
         read = _Reader(environ)
-        host, port = read.listen("POOLD_LISTEN", "127.0.0.1:7070")
+        pki = read.pki("POOLD_PKI")
+        is_tls = pki is not None and pki.has_certificates
         engine = read.one_of("POOLD_ENGINE", ENGINES, "qemu")
+        host, port = read.listen("POOLD_LISTEN", "127.0.0.1:7070", may_be_any=is_tls and engine != "local")
         state_dir = Path(environ.get("POOLD_STATE_DIR", DEFAULT_STATE_DIR)).absolute()
         slots = read.integer("POOLD_SLOTS", 64, 1, 4096)
         budget = read.integer("POOLD_MEMORY_MB", host_memory_mb * 8 // 10, 256, 1 << 30)
         return cls(
+            name=read.host_name("POOLD_NAME", hostname.lower()),
             host=host,
             port=port,
+            advertise=read.advertise("POOLD_ADVERTISE", host, port, is_tls=is_tls),
+            registry=read.folder("POOLD_REGISTRY"),
+            pki=pki,
+            is_tls=is_tls,
             state_dir=state_dir,
             run_dir=Path(environ.get("POOLD_RUN_DIR", "/run/warren")).absolute(),
             images_dir=Path(environ.get("POOLD_IMAGES", str(state_dir / "images"))).absolute(),
@@ -84,6 +128,11 @@ class Config:
     def socket(self) -> Path:
         """Where the operator is served."""
         return self.run_dir / "poold.sock"
+
+    @property
+    def front_dir(self) -> Path:
+        """What stands behind the front listens here; nobody else may look in."""
+        return self.run_dir / "front"
 
     @property
     def ledger_path(self) -> Path:
@@ -119,19 +168,54 @@ class _Reader:
             raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {text!r}")
         return text
 
-    def listen(self, name: str, default: str) -> tuple[str, int]:
-        """An address on loopback: until requests are signed, whoever reaches poold may do everything."""
+    def folder(self, name: str) -> Path | None:
+        text = self._environ.get(name)
+        return None if not text else Path(text).absolute()
+
+    def pki(self, name: str) -> Pki | None:
+        folder = self.folder(name)
+        if folder is not None and not folder.is_dir():
+            raise ConfigError(f"{name} must be a folder that 'pooldctl pki issue' made, got {self._environ[name]!r}")
+        return None if folder is None else Pki(folder)
+
+    def host_name(self, name: str, default: str) -> str:
+        text = self._environ.get(name, default)
+        if not NAME.fullmatch(text):
+            raise ConfigError(f"{name} must be small letters, digits, . and -, at most 63, got {text!r}")
+        return text
+
+    def listen(self, name: str, default: str, *, may_be_any: bool) -> tuple[str, int]:
+        """Without TLS, or with an engine that isolates nothing, an address on loopback."""
         text = self._environ.get(name, default)
         host, _, port = text.rpartition(":")
         if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65_535:
             raise ConfigError(f"{name} must be ADDRESS:PORT, got {text!r}")
         try:
-            is_loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
+            address = ipaddress.ip_address(host.strip("[]"))
         except ValueError:
-            is_loopback = False
-        if not is_loopback:
-            raise ConfigError(f"{name} must be a loopback address (127.0.0.1 or [::1]), got {text!r}")
+            raise ConfigError(f"{name} must be an IP address and a port, got {text!r}") from None
+        if not address.is_loopback and not may_be_any:
+            raise ConfigError(
+                f"{name} must be a loopback address (127.0.0.1 or [::1]), got {text!r}; others need POOLD_PKI with"
+                " ca.pem, host.pem and host.key, and an engine that isolates"
+            )
         return host.strip("[]"), int(port)
+
+    def advertise(self, name: str, host: str, port: int, *, is_tls: bool) -> str:
+        """How gateways reach this host."""
+        scheme = "https" if is_tls else "http"
+        address = ipaddress.ip_address(host)
+        text = self._environ.get(name)
+        if text is None:
+            if address.is_unspecified:
+                raise ConfigError(f"{name} must be set, as {scheme}://ADDRESS:PORT: POOLD_LISTEN is every address")
+            return f"{scheme}://{f'[{host}]' if address.version == 6 else host}:{port}"
+        if not text.startswith(f"{scheme}://"):
+            raise ConfigError(f"{name} must be {scheme}://ADDRESS:PORT, got {text!r}")
+        try:
+            return host_address(text, name)
+        except BadField as error:
+            raise ConfigError(str(error)) from None
 
     def pool(self, name: str, default: str) -> dict[str, PoolSize]:
         """`image=floor-ceiling` or `image=floor`, with commas between."""

@@ -16,8 +16,9 @@ from contract.errors import WarrenError
 from contract.ids import new_id
 from contract.states import Event
 from poold import reconcile
-from poold.api.observe import measure
+from poold.api.observe import is_ready, measure, record
 from poold.api.services import Facts, Services
+from poold.api.tickets import Refusals, Tickets
 from poold.cgroups import Cgroups, open_cgroups
 from poold.config import Config
 from poold.engines import Engine
@@ -32,6 +33,7 @@ from poold.net import Slots as NetSlots
 from poold.net import open_slots
 from poold.pool import Places, Pool, Slots
 from poold.pressure import Threshold, Thresholds
+from poold.registry import Registry
 from poold.sandboxes import Defaults, Means, Sandboxes, Sources
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
@@ -84,9 +86,14 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
         ):
             await reconcile.take_over(todo, means, host, ground.slot_of, recovery)
             facts = _facts(config, ground, sources)
-            found = Services(host, pool, ledger, ground.images, metrics, ground.cgroups, watch, recovery, facts)
+            keys = None if config.pki is None else config.pki.tickets
+            tickets = Tickets(config.name, keys, now_ms=sources.now_ms)
+            refusals = Refusals(ledger, metrics, now_ms=sources.now_ms)
+            found = Services(
+                host, pool, ledger, ground.images, metrics, ground.cgroups, watch, recovery, facts, tickets, refusals
+            )
             measure(found)
-            async with serving(found, config):
+            async with serving(found, config), _beating(config, found):
                 log.info("serving", extra={"address": f"{config.host}:{config.port}", "engine": config.engine})
                 ready()
                 await stop.wait()
@@ -228,18 +235,28 @@ def _thresholds(config: Config) -> Thresholds:
     )
 
 
+def _beating(config: Config, found: Services) -> contextlib.AbstractAsyncContextManager[None]:
+    """This host's record is kept up to date in the registry, if there is one."""
+    if config.registry is None:
+        return contextlib.nullcontext()
+    return Registry(config.registry, partial(record, found), partial(is_ready, found)).beating()
+
+
 def _facts(config: Config, ground: Ground, sources: Sources) -> Facts:
     try:
         ours = version("warren")
     except PackageNotFoundError:
         ours = "0.1.0+source"
     return Facts(
+        name=config.name,
+        address=config.advertise,
         version=ours,
         engine=config.engine,
         accel=ground.accel,
         started_ms=sources.now_ms(),
         slots=config.slots,
         limits=config.limits,
+        default_image=config.default_image,
         ledger_path=config.ledger_path,
         images_dir=config.images_dir,
     )

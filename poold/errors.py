@@ -44,6 +44,13 @@ class LedgerFull(CapacityError):
         )
 
 
+class Exists(CallerError):
+    """A sandbox of this id was created before. It is as it was."""
+
+    status = 409
+    code = "exists"
+
+
 class NoFreeSlot(CapacityError):
     """Every slot of this host is in use."""
 
@@ -73,6 +80,13 @@ class GuestError(FaultError):
 
     status = 502
     code = "guest_failed"
+
+
+class GuestTooOld(FaultError):
+    """The guest in this sandbox is older than what was asked of it."""
+
+    status = 501
+    code = "guest_too_old"
 
 
 class MachineDied(FaultError):

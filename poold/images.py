@@ -1,5 +1,6 @@
 """The images on this host, as the builder's manifests tell of them. Building is `python -m images build`."""
 
+import contextlib
 import os
 import shutil
 from dataclasses import dataclass
@@ -39,6 +40,14 @@ class Images:
         if name not in names:
             raise BadField("image", name, f"must be one of {', '.join(names) or '(no image is built)'}")
         return read_image(self._folder / name)
+
+    def shapes(self) -> tuple[Shape, ...]:
+        """What a machine of each image is made of, unless a request says otherwise. Blocks."""
+        found = []
+        for name in self.names():
+            with contextlib.suppress(OSError, ValueError, ConfigError, BadField):  # it is just being built or removed
+                found.append(self.find(name).defaults)
+        return tuple(found)
 
     def remove(self, name: str) -> None:
         """Forget image `name` and its current build. Machines that run keep their files open. Blocks."""

@@ -201,6 +201,11 @@ class Metrics:
         self.http_requests_total = self._counter(
             "http_requests_total", "Requests that were answered", route=None, method=None, status=None
         )
+        self.tickets_refused_total = self._counter(
+            "tickets_refused_total",
+            "Tickets that were refused, and whether that is an audit row",
+            audited=("yes", "no"),
+        )
         self.http_request_seconds = self._histogram(
             "http_request_seconds", "From a request to the end of its answer", route=None
         )

@@ -1,18 +1,24 @@
-"""The servers of the daemon: one on a loopback port for clients, one on a unix socket for the operator."""
+"""The servers of the daemon: one for gateways and their clients, one on a unix socket for the operator.
+
+On loopback the first is the HTTP server itself. With certificates it is the front, which ends TLS, and behind it two
+HTTP servers: one that answers everything, and one for those who have nothing but an attach ticket.
+"""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from granian.constants import Interfaces
 from granian.server.embed import Server
 from starlette.applications import Starlette
 
-from poold.api.app import make_app
+from poold.api.app import ATTACH_ROUTES, make_app, make_operators_app
 from poold.api.services import Services
 from poold.config import Config
+from poold.front import Certificates, Doors, Front
 from poold.lifetimes import finish
 
 log = logging.getLogger("poold")
@@ -30,25 +36,60 @@ async def serving(found: Services, config: Config) -> AsyncIterator[None]:
     At the end of the block, requests under way have a moment to finish. Then we let go of the sandboxes that streams
     tell of, and those have a moment to say so.
     """
-    socket = config.socket
-    socket.unlink(missing_ok=True)  # of a daemon that was killed; the lock says that it is not running
-    servers = [
-        _server(make_app(found), address=config.host, port=config.port),
-        _server(make_app(found, for_operator=True), uds=socket),
-    ]
+    async with contextlib.AsyncExitStack() as stack:
+        doors = stack.enter_context(_doors(config))
+        front = Front(Certificates(config.pki), doors) if config.is_tls and config.pki is not None else None
+        if front is not None:
+            await stack.enter_async_context(front.carrying())  # until the servers behind it are done
+        tasks = await stack.enter_async_context(_running(found, _servers(found, config, doors)))
+        for socket in (config.socket, *([doors.gateways, doors.anyone] if front else [])):
+            await _until(tasks, partial(asyncio.open_unix_connection, socket))
+            socket.chmod(0o600)
+        if front is not None:
+            await stack.enter_async_context(front.accepting(config.host, config.port))
+        else:
+            await _until(tasks, partial(asyncio.open_connection, config.host, config.port))
+        yield
+
+
+@contextlib.contextmanager
+def _doors(config: Config) -> Iterator[Doors]:
+    """Places for the sockets during the block. What a killed daemon left is removed: the lock says that it is gone."""
+    doors = Doors(config.front_dir / "gateways.sock", config.front_dir / "anyone.sock")
+    sockets = (config.socket, doors.gateways, doors.anyone)
+    for socket in sockets:
+        socket.unlink(missing_ok=True)
+    if config.is_tls:
+        config.front_dir.mkdir(mode=0o700, exist_ok=True)
+        config.front_dir.chmod(0o700)
+    try:
+        yield doors
+    finally:
+        for socket in sockets:
+            socket.unlink(missing_ok=True)
+        if config.front_dir.is_dir():
+            config.front_dir.rmdir()
+
+
+def _servers(found: Services, config: Config, doors: Doors) -> list[Server]:
+    operators = _server(make_operators_app(found), uds=config.socket)
+    if not config.is_tls:
+        return [operators, _server(make_app(found), address=config.host, port=config.port)]
+    gateways = _server(make_app(found), uds=doors.gateways)
+    return [operators, gateways, _server(make_app(found, ATTACH_ROUTES), uds=doors.anyone)]
+
+
+@contextlib.asynccontextmanager
+async def _running(found: Services, servers: list[Server]) -> "AsyncIterator[list[asyncio.Task[None]]]":
     tasks = [asyncio.create_task(server.serve()) for server in servers]
     try:
-        await _until(tasks, lambda: asyncio.open_connection(config.host, config.port))
-        await _until(tasks, lambda: asyncio.open_unix_connection(socket))
-        socket.chmod(0o600)
-        yield
+        yield tasks
     finally:
         for server in servers:
             server.stop()  # type: ignore[no-untyped-call]
         await asyncio.wait(tasks, timeout=FINISH_S)
         await finish(found.sandboxes.stop())
         await asyncio.wait(tasks, timeout=FINISH_S)
-        socket.unlink(missing_ok=True)
     for task in tasks:
         if task.done():
             task.result()

@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-MACHINES = ("tests/vm", "tests/faults")
-ALL_ELSE = ("tests/unit", "tests/structure", "tests/conformance")
+MACHINES = ("tests/vm", "tests/faults", "tests/fuzz")
+ALL_ELSE = ("tests/unit", "tests/structure", "tests/conformance", "tests/gateway")
 
 
 def main() -> int:

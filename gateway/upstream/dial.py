@@ -38,7 +38,7 @@ class Dialler:
         self._connect = connect
 
     async def dial(self) -> Connection:
-        """A new connection, or `HostUnreachable` within two seconds."""
+        """A new connection, or `HostUnreachable` within two seconds. Who hands us sockets has limits of their own."""
         async with self._reaching() as options:
             loop = asyncio.get_running_loop()
             transport, connection = await loop.create_connection(lambda: Connection(self.address), **options)
@@ -55,10 +55,13 @@ class Dialler:
 
     @contextlib.asynccontextmanager
     async def _reaching(self) -> AsyncIterator[dict[str, Any]]:
-        """Where to connect, as `create_connection` takes it. What goes wrong with that is `HostUnreachable`."""
+        """Where to connect, as `create_connection` takes it. What goes wrong with that is `HostUnreachable`.
+
+        Whoever hands us sockets has a limit of their own: a sandbox may have to be resumed before there is one.
+        """
         options: dict[str, Any] = {}
         try:
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(CONNECT_S if self._connect is None else None):
                 if self._connect is not None:
                     options["sock"] = await self._connect()
                 else:

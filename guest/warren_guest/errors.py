@@ -24,8 +24,10 @@ STATUS = {
     "body_too_large": 413,
     "bad_range": 416,
     "too_many_processes": 429,
+    "too_many_tunnels": 429,
     "too_many_watches": 429,
     "internal": 500,
+    "port_closed": 502,
     "disk_full": 507,
 }
 

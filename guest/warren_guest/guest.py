@@ -50,6 +50,7 @@ class Guest:
         self.events = Events()
         self.identity = Identity(config.machine)
         self.watches = 0
+        self.tunnels = 0
         self.connections: set[Connection] = set()
         self._reaper = Reaper()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import unquote
 
-from warren_guest import CONTRACT, VERSION, file_routes, frames
+from warren_guest import CONTRACT, VERSION, file_routes, frames, port_routes
 from warren_guest.errors import RefusedError
 from warren_guest.events import CONTENT_TYPE as EVENT_STREAM
 from warren_guest.events import Events
@@ -174,6 +174,8 @@ async def respond(guest: Guest, request: Request) -> AnyAnswer:
         if process_methods is not None:
             handler = _allowed(process_methods, head.method, head.path)
             return await handler(guest, request, guest.processes.find(_decoded(parts[2])))
+    if parts[1] == "ports" and parts[3:] == ["connect"]:
+        return await _allowed({"GET": port_routes.connect}, head.method, head.path)(guest, request, parts[2])
     raise RefusedError("not_found", f"there is no route {head.path[:200]}")
 
 

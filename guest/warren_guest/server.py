@@ -41,6 +41,7 @@ _REASONS = {
     416: "Range Not Satisfiable",
     429: "Too Many Requests",
     500: "Internal Server Error",
+    502: "Bad Gateway",
     507: "Insufficient Storage",
 }
 
@@ -147,7 +148,19 @@ class FileRange:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-AnyAnswer = Answer | Stream | FileRange
+@dataclass(slots=True)
+class Upgrade:
+    """The connection becomes something else: `carry` is given its transport and what arrived already, and ends it.
+
+    `close` is called exactly once, even if nothing was ever carried.
+    """
+
+    protocol: str
+    carry: Callable[[asyncio.Transport, bytes], Awaitable[None]]
+    close: Callable[[], None]
+
+
+AnyAnswer = Answer | Stream | FileRange | Upgrade
 Respond = Callable[[Request], Awaitable[AnyAnswer]]
 
 
@@ -305,6 +318,8 @@ class Connection(asyncio.BufferedProtocol):
         is_unsure = self._owes_continue and not request.body.is_complete
         keep = request.head.keeps_alive and self._broken is None and not is_unsure
         await self._send(answer, keep=keep)
+        if isinstance(answer, Upgrade):
+            return False
         return not is_unsure and await self._discard(request.body) and keep
 
     async def _discard(self, body: Body) -> bool:
@@ -336,6 +351,11 @@ class Connection(asyncio.BufferedProtocol):
                     await self._send_file(answer, keep=keep)
                 finally:
                     answer.file.close()
+            case Upgrade():
+                try:
+                    await self._send_upgrade(answer)
+                finally:
+                    answer.close()
 
     async def _send_stream(self, answer: Stream, *, keep: bool) -> None:
         head = _head(answer.status, answer.content_type, {}, None, keep=keep)
@@ -354,6 +374,14 @@ class Connection(asyncio.BufferedProtocol):
         sent = await self._loop.sendfile(self._transport, answer.file, answer.offset, answer.count)
         if sent != answer.count:
             raise ConnectionAbortedError("the file became shorter while it was sent; a cut says so")
+
+    async def _send_upgrade(self, answer: Upgrade) -> None:
+        head = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {answer.protocol}\r\n\r\n"
+        await self._write(head.encode())
+        try:
+            await answer.carry(self._transport, self._parser.rest())
+        finally:  # whoever carries is told of the connection's end, and we are not
+            self._connections.discard(self)
 
     async def _write(self, data: bytes) -> None:
         if self._transport.is_closing():

@@ -81,6 +81,11 @@ class Parser:
         """Bytes that were fed and are not part of anything returned yet."""
         return len(self._data) - self._at
 
+    def rest(self) -> bytes:
+        """All that was fed and is not part of anything returned yet; from now on it is the caller's."""
+        rest, self._data, self._at = self._data[self._at :], b"", 0
+        return rest
+
     def next(self) -> Head | bytes | Done | None:
         """The next part of the stream, or None until more is fed."""
         while (part := self._step()) is AGAIN:

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from contract.errors import BadField, CallerError
 from contract.fields import Fields
 from contract.models import RulesAsked, owner_name
+from poold.api.listing import number
 from poold.api.observe import usage_of
 from poold.api.replies import json_reply, read_body
-from poold.api.sandboxes import number
 from poold.api.services import caller_of, services
 from poold.api.streams import event_stream, sse
 from poold.config import PoolSize
@@ -206,7 +206,7 @@ async def undrain(request: Request) -> Response:
 
 async def rules(request: Request) -> Response:
     owner = owner_name(request.path_params["owner"])
-    return json_reply({"owner": owner, **vars(await services(request).sandboxes.rules(owner))})
+    return json_reply({"owner": owner, **vars(await services(request).sandboxes.rules.get(owner))})
 
 
 async def set_rules(request: Request) -> Response:
@@ -214,7 +214,7 @@ async def set_rules(request: Request) -> Response:
     fields = Fields.parse(await read_body(request))
     asked = RulesAsked.read(fields)
     fields.end()
-    await services(request).sandboxes.set_rules(owner, asked, caller_of(request))
+    await services(request).sandboxes.rules.put(owner, asked, caller_of(request))
     return json_reply({"owner": owner, **vars(asked)})
 
 

@@ -1,38 +1,58 @@
-"""The routes of poold."""
+"""The routes of poold, and who may go through each: by tickets on the port, and the operator everywhere."""
 
 import secrets
 from collections.abc import Sequence
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.routing import BaseRoute, Route
 
-from poold.api import admin, commands, files, observe, sandboxes, streams, terminal
+from poold.api import admin, commands, files, observe, owners, ports, sandboxes, streams, terminal
+from poold.api.doors import ADMIN, ANYONE, ATTACH, HOST, PORT, READ, TERMINAL, WRITE, Door, SocketDoor
 from poold.api.middleware import Requests
 from poold.api.replies import EXCEPTION_HANDLERS
 from poold.api.services import Services
+from poold.api.tickets import ByOperator, ByTicket
 
 ONE = "/v1/sandboxes/{sandbox_id}"
+OWNER = "/v1/owners/{owner}"
 
-ROUTES: Sequence[BaseRoute] = (
-    Route("/healthz", observe.healthz),
-    Route("/readyz", observe.readyz),
-    Route("/metrics", observe.metrics),
-    Route("/v1/sandboxes", sandboxes.create, methods=["POST"]),
-    Route("/v1/sandboxes", sandboxes.listed, methods=["GET"]),
-    Route(ONE, sandboxes.get, methods=["GET"]),
-    Route(ONE, sandboxes.destroy, methods=["DELETE"]),
-    Route(f"{ONE}/pause", sandboxes.pause, methods=["POST"]),
-    Route(f"{ONE}/resume", sandboxes.resume, methods=["POST"]),
-    Route(f"{ONE}/timeout", sandboxes.timeout, methods=["POST"]),
-    Route(f"{ONE}/health", sandboxes.health, methods=["GET"]),
-    Route(f"{ONE}/logs", sandboxes.logs, methods=["GET"]),
-    Route(f"{ONE}/events", streams.of_sandbox, methods=["GET"]),
-    Route(f"{ONE}/exec", commands.execute, methods=["POST"]),
-    Route(f"{ONE}/files", files.download, methods=["GET"]),
-    Route(f"{ONE}/files", files.upload, methods=["PUT"]),
-    WebSocketRoute(f"{ONE}/terminal", terminal.attach),
+HEALTH = Door("GET", "/healthz", observe.healthz, ANYONE)
+
+ROUTES: Sequence[Door | SocketDoor] = (
+    HEALTH,
+    Door("GET", "/readyz", observe.readyz, ADMIN),
+    Door("GET", "/metrics", observe.metrics, ADMIN),
+    Door("GET", "/v1/host", observe.host, HOST),
+    Door("POST", "/v1/sandboxes", sandboxes.create, WRITE, makes_one=True),
+    Door("GET", "/v1/sandboxes", sandboxes.listed, READ),
+    Door("GET", ONE, sandboxes.get, READ),
+    Door("DELETE", ONE, sandboxes.destroy, WRITE),
+    Door("POST", f"{ONE}/pause", sandboxes.pause, WRITE),
+    Door("POST", f"{ONE}/resume", sandboxes.resume, WRITE),
+    Door("POST", f"{ONE}/timeout", sandboxes.timeout, WRITE),
+    Door("GET", f"{ONE}/health", sandboxes.health, READ),
+    Door("GET", f"{ONE}/logs", sandboxes.logs, READ),
+    Door("GET", f"{ONE}/events", streams.of_sandbox, READ),
+    Door("POST", f"{ONE}/exec", commands.execute, WRITE),
+    Door("GET", f"{ONE}/files", files.download, READ),
+    Door("PUT", f"{ONE}/files", files.upload, WRITE),
+    SocketDoor(f"{ONE}/terminal", terminal.attach, TERMINAL),
+    SocketDoor(f"{ONE}/ports/{{port}}", ports.connect, PORT),
+    Door("PUT", f"{ONE}/ports/{{port}}", sandboxes.set_port, WRITE),
+    Door("POST", "/v1/sandboxes/states", owners.states, HOST),
+    Door("GET", f"{OWNER}/sandboxes", owners.living, HOST),
+    Door("GET", f"{OWNER}/reservations", owners.reservations_of, HOST),
+    Door("POST", f"{OWNER}/reservations", owners.reserve, HOST),
+    Door("POST", f"{OWNER}/reservations/release", owners.release, HOST),
+    Door("POST", f"{OWNER}/reservations/close", owners.close_book, HOST),
+    Door("POST", f"{OWNER}/reservations/open", owners.open_book, HOST),
+    Door("POST", "/v1/audit", owners.note, HOST),
+    Door("GET", "/v1/usage", owners.used, READ),
 )
+
+# For whoever comes over TLS without a certificate: a person's own program, sent here by a gateway.
+ATTACH_ROUTES: Sequence[Door | SocketDoor] = (HEALTH, SocketDoor(f"{ONE}/terminal", terminal.attach, ATTACH))
 
 OPERATORS_ROUTES: Sequence[BaseRoute] = (
     Route("/admin/status", admin.status, methods=["GET"]),
@@ -54,11 +74,22 @@ OPERATORS_ROUTES: Sequence[BaseRoute] = (
 )
 
 
-def make_app(found: Services, *, for_operator: bool = False) -> Starlette:
-    """What clients may ask; and what the operator may, who comes through the unix socket."""
+def make_app(found: Services, doors: Sequence[Door | SocketDoor] = ROUTES) -> Starlette:
+    """What the port answers: `doors`, to whoever has the right ticket."""
+    open_paths = frozenset(door.path for door in doors if door.rule.access is ANYONE)
+    by_ticket = Middleware(ByTicket, tickets=found.tickets, refusals=found.refusals, open_paths=open_paths)
+    return _app(found, doors, by_ticket)
+
+
+def make_operators_app(found: Services) -> Starlette:
+    """What the unix socket answers: everything."""
+    return _app(found, [*ROUTES, *OPERATORS_ROUTES], Middleware(ByOperator))
+
+
+def _app(found: Services, routes: Sequence[BaseRoute], who: Middleware) -> Starlette:
     app = Starlette(
-        routes=[*ROUTES, *(OPERATORS_ROUTES if for_operator else ())],
-        middleware=[Middleware(Requests, metrics=found.metrics, new_id=lambda: f"rq-{secrets.token_hex(8)}")],
+        routes=routes,
+        middleware=[Middleware(Requests, metrics=found.metrics, new_id=lambda: f"rq-{secrets.token_hex(8)}"), who],
         exception_handlers=EXCEPTION_HANDLERS,
     )
     app.state.services = found

@@ -10,9 +10,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contract.errors import BadField, WarrenError
+from contract.asked import output_encoding
+from contract.errors import WarrenError
 from contract.models import Exec
 from poold.api.audited import Use, using
+from poold.api.listing import read_query
 from poold.api.replies import json_reply, read_body
 from poold.api.streams import EVENT_STREAM, event_stream, sse
 from poold.commands import Ended, Output, Said, Started, run
@@ -22,7 +24,7 @@ KEPT_OUTPUT_BYTES = 1 << 20  # of each stream in a JSON reply; a longer one is f
 
 async def execute(request: Request) -> Response:
     command = Exec.parse(await read_body(request))
-    encode = _encoder(request.query_params.get("encoding", "text"))
+    encode = _Encoder() if read_query(request, output_encoding) == "text" else _Base64()
     async with contextlib.AsyncExitStack() as stack:
         use = await stack.enter_async_context(using(request, "exec", cmd=shlex.join(command.argv)))
         said = await stack.enter_async_context(contextlib.aclosing(run(use.guest, command)))
@@ -109,9 +111,3 @@ class _Base64(_Encoder):
 
     def __call__(self, stream: str, data: bytes) -> str:
         return base64.b64encode(data).decode()
-
-
-def _encoder(name: str) -> _Encoder:
-    if name not in ("text", "base64"):
-        raise BadField("encoding", name, "must be text or base64")
-    return _Encoder() if name == "text" else _Base64()

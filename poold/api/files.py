@@ -2,14 +2,14 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contract.errors import BadField
-from contract.models import file_path, user_name
+from contract.asked import FileAsked
 from poold.api.audited import StreamedReply, Use, using
+from poold.api.listing import read_query
 
 PASSED_ON = ("content-length", "content-range", "accept-ranges")
 MAX_ENTRY_BYTES = 1 << 16
@@ -17,7 +17,7 @@ MAX_ENTRY_BYTES = 1 << 16
 
 async def download(request: Request) -> Response:
     """The file's bytes; `Range` asks for a part of them."""
-    query = _query(request)
+    query = _query(read_query(request, FileAsked.read))
     asked = {"Range": request.headers["range"]} if "range" in request.headers else {}
     async with contextlib.AsyncExitStack() as stack:
         use = await stack.enter_async_context(using(request, "file.read", path=query["path"]))
@@ -36,7 +36,7 @@ async def download(request: Request) -> Response:
 
 async def upload(request: Request) -> Response:
     """The body becomes the file. `Content-Range` writes only a part of it."""
-    query = _query(request)
+    query = _query(read_query(request, FileAsked.read_upload))
     headers = {
         name.title(): request.headers[name] for name in ("content-length", "content-range") if name in request.headers
     }
@@ -58,24 +58,6 @@ def _target(query: dict[str, str]) -> str:
     return f"/files/content?{urlencode(query)}"
 
 
-def _query(request: Request) -> dict[str, str]:
-    """The checked query of a file request, for the guest."""
-    asked = _asked(request)
-    query = {"path": file_path(asked.get("path", ""))}
-    if (user := user_name(asked.get("user"))) is not None:
-        query["user"] = user
-    mode = asked.get("mode")
-    if mode is not None:
-        if not mode.isdigit() or len(mode) > 4 or set(mode) - set("01234567"):
-            raise BadField("mode", mode, "must be octal, like 0644")
-        query["mode"] = mode
-    return query
-
-
-def _asked(request: Request) -> dict[str, str]:
-    """The query as it was sent. What is not UTF-8 is refused: with replaced bytes it would name another file."""
-    raw: bytes = request.scope["query_string"]
-    try:
-        return dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict"))
-    except UnicodeDecodeError:
-        raise BadField("path", raw, "must be UTF-8, percent-encoded") from None
+def _query(asked: FileAsked) -> dict[str, str]:
+    """The query for the guest."""
+    return {name: value for name, value in vars(asked).items() if value is not None}

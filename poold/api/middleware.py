@@ -13,6 +13,7 @@ from poold.logs import ids
 from poold.metrics import Metrics
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+STARTS = ("http.response.start", "websocket.http.response.start")  # the latter of a WebSocket that is refused
 
 
 class Requests:
@@ -34,7 +35,7 @@ class Requests:
 
         async def tell(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
+            if message["type"] in STARTS:
                 status = message["status"]
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
             await send(message)

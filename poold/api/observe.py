@@ -1,5 +1,6 @@
 """How the daemon is doing, for load balancers, Prometheus and people."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 
@@ -7,11 +8,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from contract.errors import CapacityError
+from contract.hosts import Host
+from contract.ring import Room
 from contract.states import State
 from poold.api.replies import json_reply
 from poold.api.services import Services, services
 from poold.cgroups import Usage
 from poold.ledger import sandboxes
+from poold.pool import OVERHEAD_MB
 from poold.sandboxes import Live
 
 
@@ -29,6 +33,43 @@ async def readyz(request: Request) -> Response:
     if pressure is not None:
         raise NotReady(pressure.message)
     return json_reply({"ready": True})
+
+
+async def host(request: Request) -> Response:
+    """This host's record, as it is in the registry."""
+    return json_reply((await record(services(request))).view())
+
+
+async def record(found: Services) -> Host:
+    """What gateways have to know of this host, now."""
+    facts, places, shares = found.facts, found.pool.places, found.pool.keeper.shares()
+    # A warm machine is room: it is claimed, or makes way for one of another shape.
+    slots = places.free + sum(share["warm"] for share in shares)
+    memory_mb = places.memory_left_mb + sum(share["warm"] * (share["memory_mb"] + OVERHEAD_MB) for share in shares)
+    return Host(
+        name=facts.name,
+        address=facts.address,
+        beat=found.sandboxes.now_ms(),
+        slots=_room(facts.slots, slots),
+        memory_mb=_room(places.memory_budget_mb, memory_mb),
+        vcpus=facts.limits.vcpus,
+        max_memory_mb=facts.limits.memory_mb,
+        max_disk_mb=facts.limits.disk_mb,
+        images=await asyncio.to_thread(found.images.shapes),
+        default_image=facts.default_image,
+        draining=found.sandboxes.is_draining,
+        ready=is_ready(found),
+        version=facts.version,
+    )
+
+
+def is_ready(found: Services) -> bool:
+    """It takes new sandboxes."""
+    return not found.sandboxes.is_draining and found.pressure.pressure is None
+
+
+def _room(every: int, free: int) -> Room:
+    return Room(every, max(0, min(every, free)))
 
 
 async def metrics(request: Request) -> Response:

@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 
-from contract.errors import CapacityError, TooLarge, WarrenError
+from contract.errors import CapacityError, NotMine, TooLarge, WarrenError
 from poold.errors import GuestRefused
 
 log = logging.getLogger("poold.api")
@@ -26,13 +26,13 @@ Handler = Callable[[Request], Awaitable[Response]]
 CODES = {404: "no_such_route", 405: "method_not_allowed"}
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, limit: int = MAX_JSON_BYTES) -> bytes:
     """The request's JSON body. One that is too long is refused before it is read to its end."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_JSON_BYTES:
-            raise TooLarge(f"the body must have at most {MAX_JSON_BYTES} bytes", limit=MAX_JSON_BYTES)
+        if len(body) > limit:
+            raise TooLarge(f"the body must have at most {limit} bytes", limit=limit)
     return bytes(body)
 
 
@@ -41,11 +41,15 @@ def json_reply(value: Any, status: int = 200, headers: dict[str, str] | None = N
 
 
 def error_reply(error: WarrenError) -> Response:
-    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, CapacityError) else None
+    headers: dict[str, str] = {}
+    if isinstance(error, CapacityError):
+        headers["Retry-After"] = str(error.retry_after_s)
+    elif isinstance(error, NotMine):
+        headers["Warren-Not-Mine"] = "1"  # a gateway need not read the body to ask the next host
     return json_reply(error.body(), error.status, headers)
 
 
-async def on_warren_error(request: Request, error: Exception) -> Response:
+async def on_warren_error(request: HTTPConnection, error: Exception) -> Response:
     assert isinstance(error, WarrenError)  # noqa: S101 — it is registered for nothing else
     await _read_on(request)
     if error.status >= 500 and not isinstance(error, CapacityError | GuestRefused):
@@ -74,8 +78,10 @@ async def on_bug(_request: Request, error: Exception) -> Response:
     return json_reply({"error": {"code": "internal", "message": "an internal error; the host's log has more"}}, 500)
 
 
-async def _read_on(request: Request) -> None:
+async def _read_on(request: HTTPConnection) -> None:
     """Drop the rest of the request: most clients look for a reply only once they have sent everything."""
+    if not isinstance(request, Request):
+        return  # a WebSocket that is not opened: there is no rest
     read = 0
     with contextlib.suppress(TimeoutError, ClientDisconnect, RuntimeError):  # RuntimeError: it was read to its end
         async with asyncio.timeout(READ_ON_S):

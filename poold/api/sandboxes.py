@@ -1,41 +1,46 @@
 """Sandboxes as resources: create, list, get, pause, resume, destroy."""
 
-from starlette.requests import Request
+from dataclasses import replace
+from functools import partial
+
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
+from contract import asked
 from contract.errors import BadField
 from contract.fields import Fields
 from contract.ids import sandbox_id
-from contract.models import MAX_TIMEOUT_S, CreateSandbox
-from contract.states import State
+from contract.models import MAX_PORT, CreateSandbox
+from contract.tickets import Access
 from poold.api.audited import using
+from poold.api.listing import cursor, read_query
+from poold.api.repeats import asked_of, created, once
 from poold.api.replies import json_reply, read_body
 from poold.api.services import asked_id, caller_of, services
+from poold.api.tickets import ticket_of
+from poold.ledger import sandboxes
 
-MAX_PAGE = 1000
-DEFAULT_PAGE = 100
-DEFAULT_LINES = 200
 MAX_LOG_BYTES = 4 << 20
 
 
 async def create(request: Request) -> Response:
-    found = services(request)
+    """A new sandbox, under the id that the ticket names. The operator's gets one from us."""
+    found, ticket = services(request), ticket_of(request)
+    new_id = None if ticket is None else sandbox_id(ticket.sandbox or "")
     wanted = CreateSandbox.parse(await read_body(request), found.facts.limits)
-    sandbox = await found.sandboxes.create(wanted, caller_of(request))
-    return json_reply(sandbox.view(), 201, {"Location": f"/v1/sandboxes/{sandbox.id}"})
+    make = partial(found.sandboxes.create, wanted, caller_of(request), new_id)
+    if new_id is not None and (key := asked_of(request)) is not None:
+        return await once(request, new_id, key, make)
+    return created(await make())
 
 
 async def listed(request: Request) -> Response:
-    """Newest first; `next` is the `after` of the next page, or null on the last."""
-    limit = number(request, "limit", DEFAULT_PAGE, 1, MAX_PAGE)
-    after = request.query_params.get("after")
-    found = await services(request).sandboxes.listed(
-        states=_states(request.query_params.get("state")),
-        after=None if after is None else sandbox_id(after),
-        limit=limit + 1,
-    )
-    page = found[:limit]
-    following = page[-1].id if len(found) > limit else None
+    """Newest first; `next` is the `before` of the next page, or null on the last."""
+    wanted = read_query(request, asked.ListAsked.read)
+    one_more = replace(wanted, limit=wanted.limit + 1, owner=_owner(request, wanted.owner))
+    found = await services(request).sandboxes.listed(partial(sandboxes.listed, **vars(one_more)))
+    page = found[: wanted.limit]
+    following = cursor(page[-1]) if len(found) > wanted.limit else None
     return json_reply({"sandboxes": [sandbox.view() for sandbox in page], "next": following})
 
 
@@ -59,10 +64,28 @@ async def resume(request: Request) -> Response:
 
 async def timeout(request: Request) -> Response:
     fields = Fields.parse(await read_body(request))
-    timeout_sec = fields.integer("timeout_sec", low=1, high=MAX_TIMEOUT_S)
+    timeout_sec = asked.timeout_sec(fields)
     fields.end()
     moved = await services(request).sandboxes.set_timeout(asked_id(request), timeout_sec, caller_of(request))
     return json_reply(moved.view())
+
+
+async def set_port(request: Request) -> Response:
+    """Whether anybody may reach a port through a gateway, or only the owner."""
+    fields = Fields.parse(await read_body(request))
+    public = asked.is_public(fields)
+    fields.end()
+    port = port_of(request)
+    changed = await services(request).sandboxes.set_public(asked_id(request), port, public, caller_of(request))
+    return json_reply(changed.view())
+
+
+def port_of(request: HTTPConnection) -> int:
+    """The port in the path."""
+    text = request.path_params["port"]
+    if not text.isascii() or not text.isdigit() or len(text) > 5 or not 1 <= int(text) <= MAX_PORT:
+        raise BadField("port", text, f"must be a whole number from 1 to {MAX_PORT}")
+    return int(text)
 
 
 async def health(request: Request) -> Response:
@@ -73,7 +96,7 @@ async def health(request: Request) -> Response:
 
 async def logs(request: Request) -> Response:
     """The last lines of the guest's own log."""
-    lines = number(request, "lines", DEFAULT_LINES, 1, 1000)
+    lines = read_query(request, asked.log_lines)
     async with using(request, "logs") as use, use.guest.exchange("GET", f"/logs?lines={lines}") as answer:
         return Response(await answer.read(MAX_LOG_BYTES), media_type="text/plain; charset=utf-8")
 
@@ -82,20 +105,9 @@ async def _no_fields(request: Request) -> None:
     Fields.parse(await read_body(request)).end()
 
 
-def number(request: Request, name: str, default: int, low: int, high: int) -> int:
-    """A whole number of the query."""
-    text = request.query_params.get(name, str(default))
-    if not text.isascii() or not text.isdigit() or len(text) > 18 or not low <= int(text) <= high:
-        raise BadField(name, text, f"must be a whole number from {low} to {high}")
-    return int(text)
-
-
-def _states(text: str | None) -> list[State]:
-    """The states asked for; all but `stopped` when none are."""
-    if text is None:
-        return [state for state in State if state is not State.STOPPED]
-    names = text.split(",")
-    for name in names:
-        if name not in list(State):
-            raise BadField("state", name, f"must be one of {', '.join(State)}")
-    return [State(name) for name in names]
+def _owner(request: Request, asked_for: str | None) -> str | None:
+    """Whose sandboxes are listed: the caller's own. An admin and the operator see everybody's, or those of one."""
+    ticket = ticket_of(request)
+    if ticket is not None and ticket.access is not Access.ADMIN:
+        return ticket.owner
+    return None if asked_for == asked.EVERYBODY else asked_for

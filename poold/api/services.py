@@ -1,6 +1,6 @@
 """What requests are answered with, and who asks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,8 @@ from starlette.requests import HTTPConnection
 
 from contract.ids import sandbox_id
 from contract.models import Caller, ShapeLimits, owner_name
+from poold.api.seldom import Seldom
+from poold.api.tickets import Refusals, Tickets, ticket_of
 from poold.cgroups import Cgroups
 from poold.images import Images
 from poold.ledger import Ledger
@@ -22,12 +24,15 @@ from poold.strain import Watch
 class Facts:
     """What does not change while the daemon runs."""
 
+    name: str  # of this host among the others
+    address: str  # for gateways
     version: str
     engine: str
     accel: str
     started_ms: int
     slots: int
     limits: ShapeLimits
+    default_image: str
     ledger_path: Path
     images_dir: Path
 
@@ -43,6 +48,9 @@ class Services:
     pressure: Watch
     recovery: Recovery
     facts: Facts
+    tickets: Tickets
+    refusals: Refusals
+    full_books: Seldom = field(default_factory=Seldom)  # by owner: reservations that were refused
 
 
 def services(connection: HTTPConnection) -> Services:
@@ -51,9 +59,11 @@ def services(connection: HTTPConnection) -> Services:
 
 
 def caller_of(connection: HTTPConnection) -> Caller:
-    """Who asks. Until requests are signed, poold listens on loopback only and believes what it is told."""
-    state: dict[str, Any] = connection.scope.get("state", {})
-    return Caller(owner_name(connection.headers.get("warren-owner")), state.get("request"))
+    """Who asks: whom the ticket names. The operator, who needs none, may say for whom."""
+    state: dict[str, Any] = connection.scope["state"]
+    ticket = ticket_of(connection)
+    owner = owner_name(connection.headers.get("warren-owner")) if ticket is None else ticket.owner
+    return Caller(owner, state.get("request"))
 
 
 def asked_id(connection: HTTPConnection) -> str:

@@ -10,11 +10,12 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from contract.asked import EventsAsked
 from contract.errors import BadField
 from contract.states import State
 from poold.api.audited import StreamedReply
+from poold.api.listing import number, read_query
 from poold.api.replies import json_reply
-from poold.api.sandboxes import number
 from poold.api.services import asked_id, services
 from poold.ledger import Ledger, events
 
@@ -43,13 +44,13 @@ async def of_sandbox(request: Request) -> Response:
     """The timeline of one sandbox: a page, or a stream that goes on until the sandbox has ended."""
     found, sandbox_id = services(request), asked_id(request)
     sandbox = await found.sandboxes.get(sandbox_id)
-    after = _after(request, 0)
+    asked = read_query(request, EventsAsked.read)
+    after = _after(request, asked.after)  # where a stream broke off counts more
     if wants_stream(request):
         is_over = sandbox.state.value in LAST
         batches = _pages(found.ledger, sandbox_id, after) if is_over else found.ledger.follow(sandbox_id, after)
         return event_stream(_timeline(batches, is_over=is_over))
-    limit = number(request, "limit", 100, 1, MAX_PAGE)
-    page = await found.ledger.read(lambda db: events.after(db, sandbox_id, after, limit))
+    page = await found.ledger.read(lambda db: events.after(db, sandbox_id, after, asked.limit))
     return json_reply({"events": [event.view() for event in page]})
 
 

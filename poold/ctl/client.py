@@ -70,13 +70,13 @@ class Client:
             yield parse_events(self._lines(answer))
 
     def pages(self, path: str, rows: str, **query: str | int | None) -> Iterator[dict[str, Any]]:
-        """Every row of a list that poold gives in pages."""
-        after: str | int | None = None
+        """Every row of a list that poold gives in pages, newest first."""
+        before: str | None = None
         while True:
-            page = self.get(path, limit=MAX_PAGE, **{**query, "after": after or query.get("after")})
+            page = self.get(path, limit=MAX_PAGE, **query, before=before)
             yield from page[rows]
-            after = page.get("next")
-            if after is None:
+            before = page.get("next")
+            if before is None:
                 return
 
     @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """`pooldctl completion`: scripts for shells, and the question that they ask with every tab.
 
 The scripts know nothing: they hand the words typed so far to `pooldctl __complete`, which reads the argparse
-tree, and asks poold for ids. So they never differ from what can be asked for.
+tree, and asks poold for ids, and the registry for those of keys. So they never differ from what can be asked for.
 """
 
 import argparse
@@ -119,4 +119,11 @@ def _images(context: Context) -> Iterable[str]:
     return (str(row["name"]) for row in context.poold.get("/admin/images")["images"])
 
 
-ASKED: dict[str, Any] = {"sandbox": _ids, "sandboxes": _ids, "image": _images, "names": _images}
+def _keys(_context: Context) -> Iterable[str]:
+    # Only here: other words are completed without what it needs.
+    from poold.ctl.keys import known_ids
+
+    return known_ids()
+
+
+ASKED: dict[str, Any] = {"sandbox": _ids, "sandboxes": _ids, "image": _images, "names": _images, "key": _keys}

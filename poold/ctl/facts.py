@@ -130,7 +130,8 @@ def gather(environ: Mapping[str, str], client: Client) -> Facts:
 def _config(environ: Mapping[str, str]) -> tuple[Config | None, str | None]:
     memory_mb = os.sysconf("SC_PAGESIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     try:
-        return Config.from_environment(environ, host_memory_mb=memory_mb, host_cpus=os.cpu_count() or 1), None
+        cpus, name = os.cpu_count() or 1, socket.gethostname()
+        return Config.from_environment(environ, host_memory_mb=memory_mb, host_cpus=cpus, hostname=name), None
     except ConfigError as error:
         return None, str(error)
 

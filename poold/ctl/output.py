@@ -44,6 +44,7 @@ class Output:
     def json(self, value: object) -> None:
         """Escaped to ASCII, so that it is harmless on a terminal too."""
         self._stream.write(json.dumps(value, indent=2) + "\n")
+        self._stream.flush()
 
     def json_line(self, value: object) -> None:
         self._stream.write(json.dumps(value) + "\n")

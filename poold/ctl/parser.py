@@ -1,7 +1,8 @@
 """What can be asked for, as an argparse tree. A leaf's `run` names the module and the function that do it.
 
 Nothing of them is imported here: help and completion are quick, and a command loads only what it needs.
-Names of arguments matter to completion: `sandbox`, `sandboxes` and `image` are completed by asking poold.
+Names of arguments matter to completion: `sandbox`, `sandboxes` and `image` are completed by asking poold,
+and `key` from the registry.
 """
 
 import argparse
@@ -18,6 +19,7 @@ exit codes:
 
 environment:
   POOLD_SOCKET   poold's socket; else $POOLD_RUN_DIR/poold.sock, else /run/warren/poold.sock
+  POOLD_REGISTRY the folder that hosts and gateways share, for keys
   NO_COLOR       nothing is printed bold
 """
 SECONDS = "N"
@@ -48,6 +50,8 @@ def build() -> argparse.ArgumentParser:
     _records(top)
     _drain(top)
     _rules(_group(top, "rules", "what happens to an owner's sandboxes by itself"))
+    _keys(_group(top, "keys", "API keys, in the registry's folder; poold need not run"))
+    _pki(_group(top, "pki", "the cluster's certificates and the keys for tickets; poold need not run"))
     _doctor(top)
     completion = _leaf(top, "completion", "completion.script", "a script that completes words in your shell")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
@@ -73,8 +77,8 @@ def _group(parent: Group, name: str, help: str, **more: Any) -> Group:
     return parser.add_subparsers(metavar="COMMAND", required=True)
 
 
-def _leaf(parent: Group, name: str, run: str, help: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = parent.add_parser(name, help=help, description=help, allow_abbrev=False)
+def _leaf(parent: Group, name: str, run: str, help: str, **more: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = parent.add_parser(name, help=help, description=help, allow_abbrev=False, **more)
     parser.set_defaults(run=run)
     _common(parser)
     return parser
@@ -208,6 +212,51 @@ def _rules(group: Group) -> None:
 RULES = ("timeout_sec", "on_timeout", "idle_sec", "paused_sec", "auto_resume")
 
 
+def _keys(group: Group) -> None:
+    create = _leaf(group, "create", "keys.create", "make one, and print its secret, this once")
+    create.add_argument("--owner", required=True, metavar="NAME", help="who it belongs to")
+    create.add_argument("--name", metavar="TEXT", help="for people")
+    create.add_argument("--plan", metavar="NAME", help="(default)")
+    create.add_argument("--scope", action="append", choices=SCOPES, help="what it is for (sandboxes and tasks)")
+    create.add_argument("--vcpus", type=_count, metavar="N", help="of all the owner's sandboxes together (32)")
+    create.add_argument("--memory-mb", type=_count, metavar="MB", help="the same (65536)")
+    create.add_argument("--disk-mb", type=_count, metavar="MB", help="the same (1048576)")
+    create.add_argument("--rate", type=_count, metavar="N", help="requests a second (50)")
+    create.add_argument("--expires", type=_count, metavar="DAYS", help="when it ends (never)")
+    listing = _leaf(group, "list", "keys.ls", "list them, oldest first", aliases=["ls"])
+    revoke = _leaf(group, "revoke", "keys.revoke", "refuse it from now on, for ever")
+    rotate = _leaf(group, "rotate", "keys.rotate", "a new secret with the same rights")
+    rotate.add_argument("--grace", type=_seconds, default=3600, metavar="SECONDS", help="then the old one ends (3600)")
+    for parser in (revoke, rotate):
+        parser.add_argument("key", metavar="ID", help="a key's id, or its first characters (4 at least)")
+    for parser in (create, listing, revoke, rotate):
+        parser.add_argument("--registry", metavar="DIR", help="the registry's folder (POOLD_REGISTRY)")
+
+
+def _pki(group: Group) -> None:
+    init = _leaf(group, "init", "pki.init", "a new authority: certificates, and keys for tickets")
+    issue = _leaf(group, "issue", "pki.issue", "a folder for a host (POOLD_PKI) or a gateway (GATEWAY_PKI)")
+    rotate = _leaf(group, "rotate-tickets", "pki.rotate_tickets", "a new key for tickets; the old one stays good")
+    for parser in (init, issue, rotate):
+        parser.add_argument("folder", metavar="FOLDER", help="the authority's")
+    rotate.add_argument("--forget-old", action="store_true", help="end it: the old one is no longer good")
+    issue.add_argument("kind", choices=KINDS)
+    issue.add_argument("name", metavar="NAME", help="of the host, as in POOLD_NAME, or of the gateway")
+    issue.add_argument("--address", nargs="+", action="extend", default=[], metavar="IP-OR-DNS", help="where it serves")
+    issue.add_argument("--out", required=True, metavar="DIR", help="a folder that is not there yet, or is empty")
+    renew = _leaf(group, "renew", "pki.renew", "a new key and certificate for the same names")
+    renew.add_argument("--ca", required=True, metavar="FOLDER", help="the authority's")
+    for parser in (
+        renew,
+        _leaf(group, "show", "pki.show", "whose it is and until when; exits with 1 if it is useless"),
+    ):
+        parser.add_argument("folder", metavar="DIR")
+
+
+SCOPES = ("sandboxes", "tasks", "admin")
+KINDS = ("host", "gateway")
+
+
 def _doctor(top: Group) -> None:
     doctor = _leaf(top, "doctor", "doctor.doctor", "look at this host, and say what to mend; poold need not run")
     doctor.add_argument("--state-dir", metavar="DIR", help="poold's (POOLD_STATE_DIR, /var/lib/warren)")
@@ -218,6 +267,10 @@ def _count(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
     return int(text)
+
+
+def _seconds(text: str) -> int:
+    return 0 if text == "0" else _count(text)
 
 
 def _page(text: str) -> int:

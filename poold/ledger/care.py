@@ -88,7 +88,11 @@ def _schema_problems(db: sqlite3.Connection) -> list[str]:
         return [f"the file has version {version(db)}, this program knows {newest}"]
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
         migrate(fresh)
-        wanted, found = _schema(fresh), _schema(db)
+        wanted = _schema(fresh)
+    try:
+        found = _schema(db)
+    except sqlite3.DatabaseError as error:
+        return [f"the tables' own description is damaged: {error}"]
     changed = sorted(wanted.items() ^ found.items())
     return [f"{name} is not as the migrations made it" for name in dict.fromkeys(name for name, _ in changed)]
 

@@ -3,6 +3,8 @@
 - A sandbox that has ended, and its events, after `Keep.ended_days`.
 - Audit rows after `Keep.audit_days`, from the old end on; the anchor moves along, so what is left still verifies.
   Runs (`usage`) that ended so long ago go with them.
+- What is kept for repeated requests (`repeats`, `replies`), after a day.
+- The closed book of an owner, which is open elsewhere, after `Keep.ended_days`.
 
 Nothing else is ever removed. Each call of `sweep` is one short transaction; call it again until it says that it is
 done. A sandbox's row goes first and its stream is noted as forgotten, then its events go, in as many batches as they
@@ -11,9 +13,10 @@ need: a daemon that dies in between goes on where it was.
 
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 from poold.ledger import audit
+from poold.ledger.repeats import KEPT_MS
 
 DAY_MS = 24 * 3600 * 1000
 BATCH = 500  # rows of each kind that one sweep removes: some milliseconds
@@ -42,11 +45,13 @@ class Swept:
     events: int
     audit: int
     runs: int
+    repeats: int = 0  # of idempotency keys and of replies
+    reservations: int = 0  # of closed books
 
     @property
     def done(self) -> bool:
         """Nothing was left to remove."""
-        return not (self.sandboxes or self.events or self.audit or self.runs)
+        return not any(getattr(self, kind.name) for kind in fields(self))
 
 
 def sweep(db: sqlite3.Connection, keep: Keep, *, now_ms: int, batch: int = BATCH) -> Swept:
@@ -55,7 +60,9 @@ def sweep(db: sqlite3.Connection, keep: Keep, *, now_ms: int, batch: int = BATCH
     sandboxes = _forget(db, keep.ended_until_ms(now_ms), batch)
     runs = _remove_runs(db, keep.audit_until_ms(now_ms), batch)
     rows = _cut_audit(db, keep.audit_until_ms(now_ms), batch)
-    swept = Swept(sandboxes, events, rows, runs)
+    repeats = _remove_repeats(db, now_ms - KEPT_MS, batch)
+    reservations = _remove_closed_books(db, keep.ended_until_ms(now_ms), batch)
+    swept = Swept(sandboxes, events, rows, runs, repeats, reservations)
     if not swept.done:
         audit.add(db, audit.Entry(at_ms=now_ms, action="ledger.sweep", detail=asdict(swept)))
     return swept
@@ -97,6 +104,31 @@ def _remove_runs(db: sqlite3.Connection, until_ms: int, batch: int) -> int:
         "DELETE FROM usage WHERE (sandbox, run) IN (SELECT sandbox, run FROM usage WHERE ended_ms < ? LIMIT ?)",
         (until_ms, batch),
     ).rowcount
+
+
+def _remove_repeats(db: sqlite3.Connection, until_ms: int, batch: int) -> int:
+    keys = db.execute(
+        "DELETE FROM repeats WHERE (owner, key) IN (SELECT owner, key FROM repeats WHERE at_ms <= ? LIMIT ?)",
+        (until_ms, batch),
+    ).rowcount
+    replies = db.execute(
+        "DELETE FROM replies WHERE sandbox IN (SELECT sandbox FROM replies WHERE at_ms <= ? LIMIT ?)",
+        (until_ms, batch - keys),
+    ).rowcount
+    return keys + replies
+
+
+def _remove_closed_books(db: sqlite3.Connection, until_ms: int, batch: int) -> int:
+    """The rows of closed books, and then the books. What they told of has been counted elsewhere for long."""
+    closed = "SELECT owner FROM books WHERE state = 'closed' AND at_ms < ?"
+    removed = db.execute(
+        "DELETE FROM reservations WHERE (owner, id) IN"  # noqa: S608 — constants
+        f" (SELECT owner, id FROM reservations WHERE owner IN ({closed}) LIMIT ?)",
+        (until_ms, batch),
+    ).rowcount
+    if removed < batch:  # that was all
+        db.execute("DELETE FROM books WHERE state = 'closed' AND at_ms < ?", (until_ms,))
+    return removed
 
 
 def _cut_audit(db: sqlite3.Connection, until_ms: int, batch: int) -> int:

@@ -1,13 +1,13 @@
 """Questions and changes about sandboxes. A change writes the state, its event and its audit row together."""
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import orjson
 
-from contract.errors import NotFound, WrongState
-from contract.models import Rules, Sandbox, Shape
+from contract.errors import BadField, NotFound, WrongState
+from contract.models import MAX_PUBLIC_PORTS, Rules, Sandbox, Shape
 from contract.states import LIVE, Event, State, step
 from poold.ledger import audit, events, usage
 
@@ -19,8 +19,8 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
     shape, rules = sandbox.shape, sandbox.rules
     db.execute(
         "INSERT INTO sandboxes (id, state, owner, image, vcpus, memory_mb, disk_mb, metadata, created_ms, expires_ms,"
-        " generation, timeout_sec, on_timeout, idle_sec, paused_sec, auto_resume)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " generation, timeout_sec, on_timeout, idle_sec, paused_sec, auto_resume, public_ports)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             sandbox.id,
             sandbox.state,
@@ -38,9 +38,16 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
             rules.idle_sec,
             rules.paused_sec,
             rules.auto_resume,
+            orjson.dumps(sandbox.public_ports).decode(),
         ),
     )
-    told = {"state": sandbox.state, **vars(shape), "rules": vars(rules), "expires_ms": sandbox.expires_ms}
+    told = {
+        "state": sandbox.state,
+        **vars(shape),
+        "rules": vars(rules),
+        "expires_ms": sandbox.expires_ms,
+        "public_ports": sandbox.public_ports,
+    }
     _record(db, sandbox, "created", told, action="create", noted=told, now_ms=sandbox.created_ms, request=request)
 
 
@@ -116,6 +123,27 @@ def set_expiry(
     return after
 
 
+def set_public(
+    db: sqlite3.Connection, sandbox_id: str, port: int, *, public: bool, now_ms: int, request: str | None = None
+) -> Sandbox:
+    """Let everybody reach `port` through a gateway, or only the owner. What is so already is not written again."""
+    before = get(db, sandbox_id)
+    if before.state in ENDED:
+        raise WrongState(f"sandbox {sandbox_id} is {before.state}: its ports lead nowhere", state=before.state)
+    ports = sorted({*before.public_ports, port} if public else {*before.public_ports} - {port})
+    if ports == list(before.public_ports):
+        return before
+    if len(ports) > MAX_PUBLIC_PORTS:
+        raise BadField("port", port, f"a sandbox has at most {MAX_PUBLIC_PORTS} public ports")
+    row = db.execute(
+        "UPDATE sandboxes SET public_ports = ? WHERE id = ? RETURNING *", (orjson.dumps(ports).decode(), sandbox_id)
+    ).fetchone()
+    after = _sandbox(row)
+    told = {"port": port, "public": public}
+    _record(db, after, "port", told, action="port", noted=told, now_ms=now_ms, request=request)
+    return after
+
+
 def get(db: sqlite3.Connection, sandbox_id: str) -> Sandbox:
     row = db.execute("SELECT * FROM sandboxes WHERE id = ?", (sandbox_id,)).fetchone()
     if row is None:
@@ -123,17 +151,59 @@ def get(db: sqlite3.Connection, sandbox_id: str) -> Sandbox:
     return _sandbox(row)
 
 
-def listed(db: sqlite3.Connection, *, states: Iterable[State], after: str | None, limit: int) -> list[Sandbox]:
-    """Sandboxes in `states`, newest first, starting behind the sandbox `after`."""
-    wanted = list(states)
-    marks = ", ".join("?" * len(wanted))
-    behind = "AND (created_ms, id) < (SELECT created_ms, id FROM sandboxes WHERE id = ?)" if after else ""
+def listed(
+    db: sqlite3.Connection,
+    *,
+    states: Iterable[State],
+    owner: str | None = None,
+    image: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    before: tuple[int, str] | None = None,
+    limit: int,
+) -> list[Sandbox]:
+    """Sandboxes that have all that is asked for, newest first, of those older than `before` (when created, and its id).
+
+    `before` need not be a sandbox of this host: a gateway merges the lists of many.
+    """
+    wanted = sorted(states)
+    # The plus keeps SQLite from the index by state: it would have to sort all that it finds there.
+    clauses: list[tuple[str, Collection[Any]]] = [(f"+state IN ({', '.join('?' * len(wanted))})", wanted)]
+    if State.STOPPED not in wanted:
+        clauses.append(("state <> 'stopped'", ()))  # as the index of what is left says it
+    if owner is not None:
+        clauses.append(("owner = ?", (owner,)))
+    if image is not None:
+        clauses.append(("image = ?", (image,)))
+    if before is not None:
+        clauses.append(("(created_ms, id) < (?, ?)", before))
+    clauses += [(HAS_METADATA, pair) for pair in (metadata or {}).items()]
     rows = db.execute(
-        f"SELECT * FROM sandboxes WHERE state IN ({marks}) {behind}"  # noqa: S608 — only marks and constants
+        f"SELECT * FROM sandboxes WHERE {' AND '.join(text for text, _ in clauses)}"  # noqa: S608 — marks, constants
         " ORDER BY created_ms DESC, id DESC LIMIT ?",
-        [*wanted, *([after] if after else []), limit],
+        [*(value for _, values in clauses for value in values), limit],
     )
     return [_sandbox(row) for row in rows]
+
+
+HAS_METADATA = "EXISTS (SELECT 1 FROM json_each(metadata) AS pair WHERE pair.key = ? AND pair.value = ?)"
+
+
+def living(db: sqlite3.Connection, owner: str) -> list[Sandbox]:
+    """All of the owner's that have not ended: what counts against its pools."""
+    rows = db.execute(
+        "SELECT * FROM sandboxes WHERE owner = ? AND state <> 'stopped' AND +state <> 'error' ORDER BY created_ms, id",
+        (owner,),
+    )
+    return [_sandbox(row) for row in rows]
+
+
+def states(db: sqlite3.Connection, ids: Iterable[str]) -> dict[str, State | None]:
+    """The state of each; None for one that this host has never had, or has forgotten."""
+    found: dict[str, State | None] = {}
+    for one in ids:
+        row = db.execute("SELECT state FROM sandboxes WHERE id = ?", (one,)).fetchone()
+        found[one] = None if row is None else State(row[0])
+    return found
 
 
 def alive(db: sqlite3.Connection) -> list[Sandbox]:
@@ -204,4 +274,5 @@ def _sandbox(row: sqlite3.Row) -> Sandbox:
         machine=row["machine"],
         generation=row["generation"],
         reason=row["reason"],
+        public_ports=tuple(orjson.loads(row["public_ports"])),
     )

@@ -8,5 +8,6 @@ and what it refuses `GuestRefused`; nothing else leaves this room.
 from poold.link.events import GuestEvent, read_events
 from poold.link.guest import Guest
 from poold.link.http import Answer, Body
+from poold.link.tunnel import Tunnel
 
-__all__ = ["Answer", "Body", "Guest", "GuestEvent", "read_events"]
+__all__ = ["Answer", "Body", "Guest", "GuestEvent", "Tunnel", "read_events"]

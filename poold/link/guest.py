@@ -5,14 +5,15 @@ import contextlib
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from typing import Any
 
 import orjson
 
 from contract.errors import WarrenError
-from poold.errors import EngineError, GuestError, GuestRefused, MachineDied
+from poold.errors import EngineError, GuestError, GuestRefused, GuestTooOld, MachineDied
 from poold.link.http import Answer, Body, Connection
+from poold.link.tunnel import Tunnel
 
 MAX_JSON_BYTES = 4 << 20  # a full list of 10,000 files is about 3 MB
 ANSWER_LIMIT_S = 30.0  # until a guest must have begun to answer; a busy one under emulation is slow
@@ -35,7 +36,7 @@ class Guest:
         self._observe = observe
         self._ended = ended
         self._idle: list[Connection] = []
-        self._open: set[Connection] = set()
+        self._open: set[Connection | Tunnel] = set()
         self._closed: WarrenError | None = None
         ended.add_done_callback(self._died)
 
@@ -78,6 +79,29 @@ class Guest:
             if answer.status >= 300:
                 raise _refusal(answer.status, await answer.read(MAX_JSON_BYTES))
             yield answer
+        finally:
+            self._put_back(connection)
+
+    @contextlib.asynccontextmanager
+    async def connect(self, port: int) -> AsyncIterator[Tunnel]:
+        """A connection to `port` of the machine, during the block. Raises `GuestRefused` if nobody listens there."""
+        tunnel = await self._tunnel(port)
+        self._open.add(tunnel)
+        try:
+            yield tunnel
+        finally:
+            self._open.discard(tunnel)
+            tunnel.fail(GuestError("the tunnel was closed"))
+
+    async def _tunnel(self, port: int) -> Tunnel:
+        connection = await self._connection()
+        target = f"/ports/{port}/connect"
+        try:
+            await connection.send("GET", target, {"Connection": "Upgrade", "Upgrade": "tcp"}, None)
+            answer = await self._head(connection, "GET", target, ANSWER_LIMIT_S)
+            if answer.status != 101:
+                raise _no_tunnel(answer.status, await answer.read(MAX_JSON_BYTES))
+            return connection.upgraded()
         finally:
             self._put_back(connection)
 
@@ -152,13 +176,20 @@ def _object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _refusal(status: int, body: bytes) -> WarrenError:
+def _no_tunnel(status: int, body: bytes) -> WarrenError:
+    """Why a guest has not connected us to a port."""
+    if status == 404:
+        return GuestTooOld("the sandbox was made before ports could be reached; a new one has them")
+    return _refusal(status, body, CALLERS_FAULT | {502})
+
+
+def _refusal(status: int, body: bytes, callers_fault: Set[int] = CALLERS_FAULT) -> WarrenError:
     """What a guest's refusal means to the caller."""
     try:
         told = _object(body)["error"]
         code, message = str(told["code"]), str(told["message"])[:1000]
     except (GuestError, KeyError, TypeError):
         return GuestError(f"the guest answered with status {status} and no reason")
-    if status not in CALLERS_FAULT or not CODE.fullmatch(code):
+    if status not in callers_fault or not CODE.fullmatch(code):
         return GuestError(f"the guest answered with status {status}: {message}")
     return GuestRefused(status, code, message)

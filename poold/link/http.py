@@ -9,6 +9,7 @@ import httptools
 
 from contract.errors import WarrenError
 from poold.errors import GuestError
+from poold.link.tunnel import Tunnel
 
 MAX_HEAD_BYTES = 32 << 10
 HIGH_WATER = 256 << 10  # of an answer's body waiting for its reader; then the guest has to wait
@@ -70,6 +71,8 @@ class Connection(asyncio.Protocol):
         self._cut_short = False  # the answer came before the whole request was sent
         self._paused = False
         self._news = asyncio.Event()
+        self._may_upgrade = False
+        self._arrived: bytes | None = None  # after an upgrade: what came behind the answer's head
 
     # What a caller does.
 
@@ -78,6 +81,7 @@ class Connection(asyncio.Protocol):
         self._raise_if_failed()
         self._reset()
         self._in_exchange = True
+        self._may_upgrade = "Upgrade" in headers
         lines = [f"{method} {target} HTTP/1.1", "Host: guest", *(f"{name}: {value}" for name, value in headers.items())]
         if isinstance(body, bytes):
             lines.append(f"Content-Length: {len(body)}")
@@ -117,6 +121,19 @@ class Connection(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
         return chunk
+
+    def upgraded(self) -> Tunnel:
+        """After an answer of 101: from now on the connection is a tunnel, and no longer ours."""
+        transport = self._transport
+        if transport is None or self._arrived is None:
+            self._raise_if_failed()
+            raise GuestError("the guest said that it changes the protocol, and did not")
+        self._transport = None
+        tunnel = Tunnel(transport, self._arrived)
+        transport.set_protocol(tunnel)
+        transport.resume_reading()
+        self.fail(GuestError("the connection became a tunnel"))
+        return tunnel
 
     @property
     def is_reusable(self) -> bool:
@@ -179,7 +196,9 @@ class Connection(asyncio.Protocol):
         self._overhead += len(data)
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
             self.fail(GuestError(f"the guest's answer is not HTTP: {error}"))
             return
         if self._overhead > MAX_HEAD_BYTES:
@@ -187,6 +206,14 @@ class Connection(asyncio.Protocol):
         if self._waiting > HIGH_WATER and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
+
+    def _upgrade(self, arrived: bytes) -> None:
+        """What follows is for the tunnel, and waits for it in the kernel."""
+        if not self._may_upgrade or self._transport is None:
+            self.fail(GuestError("the guest changes the protocol without being asked"))
+            return
+        self._arrived = arrived
+        self._transport.pause_reading()
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self.fail(GuestError("the guest hung up"))
@@ -211,7 +238,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status < 200:
+        if status < 200 and not (status == 101 and self._may_upgrade):
             raise GuestError(f"status {status} instead of an answer")
         self._overhead = 0
         if not self._head.done():

@@ -1,6 +1,5 @@
 """From a request to the sandbox that it asks for, before anything is done for it."""
 
-from contract.ids import new_id
 from contract.models import Caller, CreateSandbox, Rules, Sandbox, Shape
 from contract.states import State
 from poold.sandboxes.means import Means
@@ -18,11 +17,13 @@ def shape_of(means: Means, request: CreateSandbox, default_image: str) -> Shape:
     )
 
 
-def new_sandbox(means: Means, request: CreateSandbox, shape: Shape, caller: Caller, rules: Rules) -> Sandbox:
+def new_sandbox(
+    means: Means, request: CreateSandbox, shape: Shape, caller: Caller, rules: Rules, *, sandbox_id: str
+) -> Sandbox:
     """A sandbox that is not in the ledger yet."""
     now_ms = means.sources.now_ms()
     return Sandbox(
-        id=new_id("sb", means.sources.entropy),
+        id=sandbox_id,
         state=State.PENDING,
         shape=shape,
         metadata=request.metadata,
@@ -30,4 +31,5 @@ def new_sandbox(means: Means, request: CreateSandbox, shape: Shape, caller: Call
         expires_ms=now_ms + 1000 * rules.timeout_sec,
         rules=rules,
         owner=caller.owner,
+        public_ports=request.public_ports,
     )

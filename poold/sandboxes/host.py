@@ -4,14 +4,17 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
+from sqlite3 import Connection
 
-from contract.errors import BadField, CapacityError, FaultError, NotFound, WarrenError, WrongState
-from contract.models import Caller, CreateSandbox, Rules, RulesAsked, Sandbox
+from contract.errors import CapacityError, FaultError, NotFound, NotMine, WarrenError, WrongState
+from contract.ids import new_id
+from contract.models import Caller, CreateSandbox, Sandbox
 from contract.states import Event, State
-from poold.errors import Draining, MachineDied, SandboxStopped
-from poold.ledger import rules, sandboxes
+from poold.errors import Draining, Exists, MachineDied, SandboxStopped
+from poold.ledger import sandboxes
 from poold.lifetimes import finish
 from poold.link import Guest
 from poold.pool import Place
@@ -19,8 +22,9 @@ from poold.sandboxes import operations, timeline
 from poold.sandboxes.asked import new_sandbox, shape_of
 from poold.sandboxes.lifecycle import following
 from poold.sandboxes.means import Defaults, Live, Means
+from poold.sandboxes.rules import OwnersRules
 from poold.sandboxes.timers import Timers
-from poold.sandboxes.turns import Creations, Turns
+from poold.sandboxes.turns import Creations, Making, Turns
 
 log = logging.getLogger("poold.sandboxes")
 
@@ -29,7 +33,6 @@ DRAINING = "this host is being emptied by its operator"
 BY_ITSELF = Caller()
 ENDED = (State.STOPPED, State.ERROR)
 RETRY_S = 5.0  # after a step that should have come by itself and failed
-KNOWN_OWNERS = 10_000  # whose rules are kept in memory
 WHY = {"timeout": "its time was up", "idle": "it was idle", "paused": "it was paused for too long"}
 
 
@@ -43,9 +46,10 @@ class Sandboxes:
         self._live: dict[str, Live] = {}
         self._timers = Timers(lambda sandbox_id: self._tasks.create_task(self._act(sandbox_id)))
         self._stuck: dict[str, Place] = {}  # of sandboxes that are over, and whose machines could not be removed yet
-        self._of_owners: dict[str, RulesAsked] = {}
+        self.rules = OwnersRules(means, defaults.rules)
         self._turns = Turns()
-        self._creations = Creations()
+        self.repeats = Turns()  # of requests to create the same sandbox
+        self.creations = Creations()
         self._stopping = False
         self.is_draining = False
         self._tasks = asyncio.TaskGroup()
@@ -61,7 +65,7 @@ class Sandboxes:
     async def stop(self) -> None:
         """Begin nothing any more, let what is under way come to its end, and let go of every machine."""
         self._stopping = True
-        self._creations.end(CapacityError(STOPPING))
+        self.creations.end(CapacityError(STOPPING))
         self._timers.stop()
         await self._turns.all_over()
         for sandbox_id in list(self._live):
@@ -71,14 +75,23 @@ class Sandboxes:
 
     # What callers ask for.
 
-    async def create(self, request: CreateSandbox, caller: Caller = BY_ITSELF) -> Sandbox:
-        """A running sandbox whose guest has answered. If this raises or is cancelled, nothing runs for it."""
+    async def create(
+        self, request: CreateSandbox, caller: Caller = BY_ITSELF, sandbox_id: str | None = None
+    ) -> Sandbox:
+        """A running sandbox whose guest has answered. If this raises or is cancelled, nothing runs for it.
+
+        Its id is `sandbox_id`, or a new one. If there was one of that id before, this raises `Exists`.
+        """
         self._may_begin()
         began = time.monotonic()
+        name = sandbox_id or new_id("sb", self._means.sources.entropy)
         try:
             shape = shape_of(self._means, request, self._defaults.image)
-            sandbox = new_sandbox(self._means, request, shape, caller, await self._rules(request, caller))
-            async with self._creations.under_way(sandbox.id), self._turns.of(sandbox.id):
+            rules = await self.rules.of(request, caller)
+            async with self._turns.of(name), self.creations.under_way(name, Making(caller.owner, shape)):
+                if sandbox_id is not None:
+                    await self._must_be_new(name)
+                sandbox = new_sandbox(self._means, request, shape, caller, rules, sandbox_id=name)
                 live = await operations.create(self._means, sandbox, request, caller)
                 self._watch(live)
         except CapacityError:
@@ -93,9 +106,20 @@ class Sandboxes:
     async def get(self, sandbox_id: str) -> Sandbox:
         return self._with_next(await self._means.ledger.read(lambda db: sandboxes.get(db, sandbox_id)))
 
-    async def listed(self, *, states: Iterable[State], after: str | None, limit: int) -> list[Sandbox]:
-        ask = lambda db: sandboxes.listed(db, states=states, after=after, limit=limit)  # noqa: E731
-        return [self._with_next(sandbox) for sandbox in await self._means.ledger.read(ask)]
+    async def owner_of(self, sandbox_id: str) -> str:
+        """Whose sandbox it is, or `NotMine` if it was never here. Of one that runs, this needs no file."""
+        live = self._live.get(sandbox_id)
+        owner = self.creations.owner_of(sandbox_id) if live is None else live.sandbox.owner
+        if owner is not None:
+            return owner
+        try:
+            return (await self.get(sandbox_id)).owner
+        except NotFound:
+            raise NotMine(f"no sandbox {sandbox_id!r} was ever on this host", sandbox=sandbox_id) from None
+
+    async def listed(self, question: Callable[[Connection], list[Sandbox]]) -> list[Sandbox]:
+        """What the ledger answers, each sandbox with what will happen to it next."""
+        return [self._with_next(sandbox) for sandbox in await self._means.ledger.read(question)]
 
     async def peek(self, sandbox_id: str) -> Guest:
         """The guest of a running sandbox, for a question that is no use of it. Or an error that says why not."""
@@ -143,31 +167,29 @@ class Sandboxes:
         self, sandbox_id: str, caller: Caller = BY_ITSELF, reason: str = "destroyed by request"
     ) -> Sandbox:
         """Stop the sandbox and give back all that it used. Destroying a stopped one changes nothing."""
-        self._creations.end(_stopped(sandbox_id, reason), sandbox_id)
+        self.creations.end(_stopped(sandbox_id, reason), sandbox_id)
         async with self._turns.of(sandbox_id):
             return await finish(self._destroy(sandbox_id, caller, reason))
 
     async def set_timeout(self, sandbox_id: str, timeout_sec: int, caller: Caller = BY_ITSELF) -> Sandbox:
         """Move the sandbox's deadline to `timeout_sec` from now."""
+        at_ms = self.now_ms() + 1000 * timeout_sec
+        change = partial(sandboxes.set_expiry, expires_ms=at_ms, timeout_sec=timeout_sec)
+        return await self._change(sandbox_id, change, caller)
+
+    async def set_public(self, sandbox_id: str, port: int, public: bool, caller: Caller = BY_ITSELF) -> Sandbox:
+        """Let everybody reach the port through a gateway, or only the owner."""
+        return await self._change(sandbox_id, partial(sandboxes.set_public, port=port, public=public), caller)
+
+    async def _change(self, sandbox_id: str, change: Callable[..., Sandbox], caller: Caller) -> Sandbox:
+        """Write something about the sandbox down, in its turn."""
         async with self._turns.of(sandbox_id):
-            now_ms = self.now_ms()
-            change = lambda db: sandboxes.set_expiry(  # noqa: E731
-                db, sandbox_id, now_ms + 1000 * timeout_sec, timeout_sec, now_ms=now_ms, request=caller.request
-            )
-            sandbox = await self._means.ledger.write(change)
+            write = partial(change, sandbox_id=sandbox_id, now_ms=self.now_ms(), request=caller.request)
+            sandbox = await self._means.ledger.write(write)
             if (live := self._live.get(sandbox_id)) is not None:
                 live.sandbox = sandbox
             self._arm(sandbox)
         return self._with_next(sandbox)
-
-    async def rules(self, owner: str) -> RulesAsked:
-        """What `owner`'s sandboxes do by themselves unless their request says otherwise."""
-        return await self._means.ledger.read(lambda db: rules.get(db, owner))
-
-    async def set_rules(self, owner: str, asked: RulesAsked, caller: Caller) -> None:
-        now_ms = self.now_ms()
-        await self._means.ledger.write(lambda db: rules.put(db, owner, asked, now_ms=now_ms, request=caller.request))
-        self._of_owners[owner] = asked
 
     # What recovery and the operator ask for.
 
@@ -186,7 +208,7 @@ class Sandboxes:
     async def drain(self, mode: str, caller: Caller) -> AsyncIterator[tuple[str, WarrenError | None]]:
         """Take nothing new, and `pause` or `destroy` what runs: each id when it is done, with what went wrong."""
         self.is_draining = True
-        self._creations.end(Draining(DRAINING, retry_after_s=60))
+        self.creations.end(Draining(DRAINING, retry_after_s=60))
         await self._turns.all_over()  # what is being resumed is drained, too
         for sandbox_id in list(self._live):
             try:
@@ -207,19 +229,12 @@ class Sandboxes:
         if self.is_draining:
             raise Draining(DRAINING, retry_after_s=60)
 
-    async def _rules(self, request: CreateSandbox, caller: Caller) -> Rules:
-        """What the request says, over what its owner's rules say, over what the host says."""
-        of_owner = self._of_owners.get(caller.owner)
-        if of_owner is None:  # a claim waits for no file the second time
-            if len(self._of_owners) >= KNOWN_OWNERS:
-                self._of_owners.clear()
-            of_owner = self._of_owners[caller.owner] = await self.rules(caller.owner)
-        wanted = request.rules.over(of_owner.over(self._defaults.rules))
-        if not self._means.pool.engine.can_save and (wanted.on_timeout == "pause" or wanted.idle_sec is not None):
-            field = "idle_sec" if wanted.on_timeout != "pause" else "on_timeout"
-            value = getattr(wanted, field)
-            raise BadField(field, value, f"the {self._means.pool.engine.name} engine of this host cannot pause")
-        return wanted
+    async def _must_be_new(self, sandbox_id: str) -> None:
+        """In the sandbox's turn: nobody else can create it meanwhile."""
+        self._may_begin()  # whoever had the turn before may have taken long
+        with contextlib.suppress(NotFound):
+            state = (await self.get(sandbox_id)).state
+            raise Exists(f"sandbox {sandbox_id} was created before, and is {state}", sandbox=sandbox_id, state=state)
 
     async def _awake(self, sandbox_id: str, caller: Caller) -> Live:
         """The running sandbox; one that is paused is resumed if that is its rule."""

@@ -43,7 +43,8 @@ def hold(host: Host, path: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=120)
     body = json.dumps({"cmd": ["python3", "-c", HOLD]}).encode()
     with contextlib.closing(connection):
-        connection.request("POST", f"{path}/exec", body, {"Accept": "text/event-stream"})
+        ticket = host.gateway.headers("POST", f"{path}/exec")
+        connection.request("POST", f"{path}/exec", body, {"Accept": "text/event-stream", **ticket})
         with connection.getresponse() as answer:
             if not any(b"held" in line for line in answer):
                 raise RuntimeError(f"the memory of {path} was not filled")

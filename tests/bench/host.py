@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.signing import Gateway
+
+NAME = "bench"
 ROOT = Path(__file__).resolve().parent.parent.parent
 IMAGES = Path(os.environ.get("WARREN_IMAGES", ROOT / "build" / "images"))
 WARM_LIMIT_S = 240.0
@@ -33,6 +36,7 @@ class Host:
     connection: http.client.HTTPConnection
     socket: Path  # for pooldctl
     environment: dict[str, str]
+    gateway: Gateway  # who signs for those who ask
 
     def start(self) -> None:
         """Start poold, again if it was stopped."""
@@ -69,7 +73,7 @@ class Host:
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()
-        self.connection.request(method, path, data)
+        self.connection.request(method, path, data, self.gateway.headers(method, path))
         reply = self.connection.getresponse()
         content = reply.read()
         return reply.status, json.loads(content) if content else None
@@ -117,7 +121,7 @@ def open_host(*, pool: str, state: Path | None = None, **variables: str) -> Iter
     folder = Path(tempfile.mkdtemp(prefix="warren-"))
     run_dir = Path(tempfile.mkdtemp(prefix="warren-", dir="/run"))
     state = state or folder / "state"
-    port = free_port()
+    port, gateway = free_port(), Gateway(NAME)
     environment = {
         **os.environ,
         "POOLD_LISTEN": f"127.0.0.1:{port}",
@@ -125,11 +129,13 @@ def open_host(*, pool: str, state: Path | None = None, **variables: str) -> Iter
         "POOLD_RUN_DIR": str(run_dir),
         "POOLD_IMAGES": str(IMAGES),
         "POOLD_POOL": pool,
+        "POOLD_NAME": NAME,
+        "POOLD_PKI": str(gateway.write(folder / "pki")),
         **variables,
     }
     socket_path = Path(environment["POOLD_RUN_DIR"]) / "poold.sock"
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    host = Host(port, None, folder, state, connection, socket_path, environment)  # type: ignore[arg-type]
+    host = Host(port, None, folder, state, connection, socket_path, environment, gateway)  # type: ignore[arg-type]
     host.start()
     try:
         yield host

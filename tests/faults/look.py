@@ -51,7 +51,7 @@ class Ledger:
 def look(host: bench.Host) -> Host:
     """What there is of `host` now. While machines come and go, its parts may be of different moments."""
     run_dir = host.socket.parent
-    reply = Api(host.port, socket=host.socket).call("GET", "/admin/status")
+    reply = Api(host, as_operator=True).call("GET", "/admin/status")
     assert reply.status == 200, f"{reply}\n{host.log()[-3000:]}"
     status = reply.json
     machines = traces.machines(host.state)

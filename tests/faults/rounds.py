@@ -32,7 +32,7 @@ class Rounds:
     def __post_init__(self) -> None:
         self.crowd = Crowd()
         self.ledger = look.Ledger(self.host.state)
-        self.api = Api(self.host.port)
+        self.api = Api(self.host)
 
     def run(self, rounds: int, limit_s: float) -> int:
         """Do `rounds` of them, or fewer if the time is up; returns how many. Raises at the first that fails."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = ("contract", "poold", "guest", "images")
+PROGRAMS = ("contract", "gateway", "poold", "guest", "images")
 MAX_FILE_LINES = 400
 MAX_P90_LINES = 30
 OURS = {".py", ".md", ".toml", ".sql", ".sh", ".yml", ".yaml", ".json", ".lock", ".cfg", ""}

@@ -1,4 +1,7 @@
-"""A caller of poold: plain HTTP and WebSockets, with no knowledge of its insides. Safe to use from many threads."""
+"""A caller of poold, as a gateway calls it: HTTP and WebSockets, with no knowledge of its insides.
+
+Safe to use from many threads.
+"""
 
 import contextlib
 import http.client
@@ -14,6 +17,8 @@ from urllib.parse import urlencode
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
+
+from tests.bench.host import Host
 
 T = TypeVar("T")
 
@@ -61,26 +66,28 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class Api:
-    """One poold: at its port, or with `socket` at the operator's entrance."""
+    """One poold: at its port, with a ticket for each request, or at the operator's entrance."""
 
-    def __init__(self, port: int, *, limit_s: float = LIMIT_S, socket: Path | None = None) -> None:
-        self.port = port
+    def __init__(self, host: Host, *, limit_s: float = LIMIT_S, as_operator: bool = False) -> None:
+        self.host = host
         self._limit_s = limit_s
-        self._socket = socket
+        self._as_operator = as_operator
 
     @contextlib.contextmanager
     def open(
         self, method: str, path: str, body: Body | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
         """An answer that is read piece by piece. Whoever leaves the block early hangs up."""
-        if self._socket is None:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self._limit_s)
+        ticket: Mapping[str, str] = {}
+        if self._as_operator:
+            connection: http.client.HTTPConnection = _UnixConnection(self.host.socket, self._limit_s)
         else:
-            connection = _UnixConnection(self._socket, self._limit_s)
+            connection = http.client.HTTPConnection("127.0.0.1", self.host.port, timeout=self._limit_s)
+            ticket = self.host.gateway.headers(method, path)
         try:
             # Who is refused in the middle of a long body may find nobody to send the rest to, but the refusal is there.
             with contextlib.suppress(BrokenPipeError):
-                connection.request(method, path, body, dict(headers or {}))
+                connection.request(method, path, body, {**ticket, **(headers or {})})
             with connection.getresponse() as answer:
                 yield answer
         finally:
@@ -207,8 +214,14 @@ class Sandbox:
 
     @contextlib.contextmanager
     def terminal(self, **query: str | int) -> Iterator["Terminal"]:
-        url = f"ws://127.0.0.1:{self.api.port}{self.path}/terminal?{urlencode(query)}"
-        with connect(url, proxy=None, open_timeout=LIMIT_S, close_timeout=LIMIT_S) as socket:
+        host, target = self.api.host, f"{self.path}/terminal?{urlencode(query)}"
+        with connect(
+            f"ws://127.0.0.1:{host.port}{target}",
+            proxy=None,
+            open_timeout=LIMIT_S,
+            close_timeout=LIMIT_S,
+            additional_headers=host.gateway.headers("WS", target),
+        ) as socket:
             yield Terminal(socket)
 
 

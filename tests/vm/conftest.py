@@ -75,7 +75,7 @@ def host(_nothing_is_left: None) -> Iterator[Host]:
 
 @pytest.fixture(scope="session")
 def api(host: Host) -> Api:
-    return Api(host.port)
+    return Api(host)
 
 
 @pytest.fixture

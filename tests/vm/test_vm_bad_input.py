@@ -153,7 +153,7 @@ def test_a_part_that_makes_no_sense_is_refused_and_nothing_is_written(shared: Sa
 
 
 @pytest.mark.parametrize(
-    "sandbox_id", [NO_SUCH_ID, "sb-short", "..", "%2e%2e", "a" * 5_000, "sb-%00", "SB-" + "a" * 16, "%ff", "sb-ä"]
+    "sandbox_id", [NO_SUCH_ID, "sb-short", "..", "%2e%2e", "a" * 500, "sb-%00", "SB-" + "a" * 16, "%ff", "sb-ä"]
 )
 def test_a_sandbox_that_there_is_not_is_not_found(shared: Sandbox, sandbox_id: str) -> None:
     path = f"/v1/sandboxes/{quote(sandbox_id, safe='%')}"

@@ -147,7 +147,7 @@ def pane(environment: dict[str, str]) -> Iterator[Pane]:
 @pytest.fixture(scope="module")
 def box(host: Host) -> Iterator[Sandbox]:
     """A sandbox with an editor in it. Its image is not in the pool: it is booted first, which takes its time."""
-    with Api(host.port, limit_s=240).sandbox(image="python") as sandbox:
+    with Api(host, limit_s=240).sandbox(image="python") as sandbox:
         yield sandbox
 
 

@@ -76,7 +76,7 @@ def _mark_until_full(sandbox: Sandbox, marks: list[str]) -> None:
 
 def test_a_full_disk_refuses_and_heals_and_loses_nothing(open_own: OpenOwn, state: Path) -> None:
     with open_own(POOLD_MIN_DISK_MB="1") as host:
-        api = Api(host.port)
+        api = Api(host)
         running, paused, doomed = api.create(), api.create(), api.create()
         paused.sh("echo kept > file")
         paused.pause()
@@ -106,9 +106,9 @@ def test_a_full_disk_refuses_and_heals_and_loses_nothing(open_own: OpenOwn, stat
         host.start()
         host.wait_until_warm()
         _assert_all_is_well(api, running, paused, marks)
-        verdict = Api(host.port, socket=host.socket).call("GET", "/admin/audit/verify").json
+        verdict = Api(host, as_operator=True).call("GET", "/admin/audit/verify").json
         assert verdict["ok"]
-        assert Api(host.port, socket=host.socket).call("GET", "/admin/ledger/check").json["ok"]
+        assert Api(host, as_operator=True).call("GET", "/admin/ledger/check").json["ok"]
 
 
 def _assert_all_is_well(api: Api, running: Sandbox, paused: Sandbox, marks: list[str]) -> None:
@@ -127,7 +127,7 @@ def _assert_all_is_well(api: Api, running: Sandbox, paused: Sandbox, marks: list
 
 def test_a_poold_that_is_killed_on_a_full_disk_starts_again_when_there_is_room(open_own: OpenOwn, state: Path) -> None:
     with open_own(POOLD_MIN_DISK_MB="1") as host:
-        api = Api(host.port)
+        api = Api(host)
         sandbox = api.create()
         marks: list[str] = []
         filler = _fill(state)
@@ -144,7 +144,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_pause_or_a_resume_leaves_no_san
     open_own: OpenOwn, state: Path
 ) -> None:
     with open_own(POOLD_MIN_DISK_MB="1") as host:
-        api = Api(host.port)
+        api = Api(host)
         sandbox = api.create()
         sandbox.sh("echo kept > /dev/shm/file")
         refused = 0

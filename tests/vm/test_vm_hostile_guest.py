@@ -90,6 +90,6 @@ def test_a_guest_that_says_no_more_is_given_up_in_time_while_others_answer_at_on
 def _answers(sandbox: Sandbox) -> bool:
     """Whether the guest answers somebody who has little patience."""
     try:
-        return Sandbox(Api(sandbox.api.port, limit_s=2), sandbox.id, {}).get("/etc/hostname").status == 200
+        return Sandbox(Api(sandbox.api.host, limit_s=2), sandbox.id, {}).get("/etc/hostname").status == 200
     except TimeoutError:
         return False

@@ -38,8 +38,8 @@ def test_a_list_comes_in_pages_newest_first_and_by_state(api: Api) -> None:
         assert api.ids()[:3] == [third.id, second.id, first.id]
         page = api.call("GET", "/v1/sandboxes?limit=2").json
         assert [view["id"] for view in page["sandboxes"]] == [third.id, second.id]
-        assert page["next"] == second.id
-        rest = api.call("GET", f"/v1/sandboxes?limit=1000&after={page['next']}").json
+        assert page["next"] == f"{second.created['created_ms']}.{second.id}"
+        rest = api.call("GET", f"/v1/sandboxes?limit=1000&before={page['next']}").json
         assert (rest["sandboxes"][0]["id"], rest["next"]) == (first.id, None)
         second.destroy()
         assert api.ids()[:2] == [third.id, first.id]

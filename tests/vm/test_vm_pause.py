@@ -20,7 +20,7 @@ OVERHEAD_MB = 160  # what poold counts for a machine besides its memory
 
 
 def _status(host: Host) -> dict[str, Any]:
-    reply = Api(host.port, socket=host.socket).call("GET", "/admin/status")
+    reply = Api(host, as_operator=True).call("GET", "/admin/status")
     assert reply.status == 200, reply
     status: dict[str, Any] = reply.json
     return status
@@ -130,7 +130,7 @@ def _sleepers(sandbox: Sandbox, count: int) -> list[str] | None:
 
 def test_pauses_that_cannot_be_are_refused(api: Api, sandbox: Sandbox) -> None:
     for change in ("pause", "resume"):
-        assert api.post(f"/v1/sandboxes/sb-{'a' * 16}/{change}").refusal == (404, "not_found")
+        assert api.post(f"/v1/sandboxes/sb-{'a' * 16}/{change}").refusal == (404, "not_mine")
         assert api.post(f"/v1/sandboxes/nonsense/{change}").status in (400, 404)
         assert api.post(f"{sandbox.path}/{change}", now=True).status == 400
     sandbox.destroy()
@@ -242,7 +242,7 @@ def test_everything_goes_on_after_a_pause_in_which_poold_was_restarted(
     open_own: OpenOwn, end: Callable[[Host], None]
 ) -> None:
     with open_own() as host:
-        sandbox = Api(host.port).create()
+        sandbox = Api(host).create()
         life = Life.begin(sandbox)
         view = sandbox.pause()
         end(host)

@@ -7,14 +7,14 @@ from pathlib import Path
 from tests.bench.host import ROOT, Host
 
 BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
-ADDRESS = "127.0.0.1:7070"
+SOCKET = "/run/warren/poold.sock"
 SCRIPT = "print('from the script')\nopen('/workspace/out.txt', 'w').write('what it wrote\\n')\n"
 
 
 def commands(host: Host) -> list[str]:
     """The README's blocks with `curl`, for our host and its image; the sandbox is destroyed last."""
     blocks = [block for block in BLOCK.findall((ROOT / "README.md").read_text()) if "curl" in block]
-    lines = "".join(blocks).replace(ADDRESS, f"127.0.0.1:{host.port}").replace('"python"', '"minimal"').splitlines()
+    lines = "".join(blocks).replace(SOCKET, str(host.socket)).replace('"python"', '"minimal"').splitlines()
     return sorted(lines, key=lambda line: "DELETE" in line)
 
 

@@ -223,9 +223,13 @@ class QemuEngine:
         folder = self._machines / machine_id
         vm, devices_fd = await self._start(machine_id, slot, made_of.shape, folder / saved.SAVED / saved.DEVICES)
         # At once: QEMU takes as long to come up as it takes to fill its memory.
-        await both(saved.put_pages(folder, vm.machine.pid, made_of), self._vms.shake_hands(vm))
+        await both(self._fill(vm, made_of), self._vms.shake_hands(vm))
         await vm.load_devices(devices_fd)
         return vm.machine
+
+    async def _fill(self, vm: Vm, made_of: Made) -> None:
+        await vm.limited()
+        await saved.put_pages(vm.machine.folder, vm.machine.pid, made_of)
 
     async def _start(self, machine_id: str, slot: Slot, shape: Shape, devices: Path) -> tuple[Vm, int]:
         """Start a machine that waits for the state of its devices. The number is its file of `devices`."""

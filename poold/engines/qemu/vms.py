@@ -29,6 +29,7 @@ class Vm:
     """One QEMU process, and the way to steer it."""
 
     machine: Machine
+    limiting: asyncio.Future[None] | None = None  # under way since its start
     _control: Qmp | None = None
 
     @property
@@ -44,6 +45,12 @@ class Vm:
         except TimeoutError as error:
             hint = f"QEMU did not answer within {QMP_LIMIT_S} s"
             raise EngineError(command, self.machine.id, hint=hint) from error
+
+    async def limited(self) -> None:
+        """Wait until its limits hold. Memory that it gets before is counted as somebody else's."""
+        if self.limiting is not None:
+            with as_engine_errors("limiting", self.machine.id):
+                await asyncio.shield(self.limiting)
 
     async def is_stopped(self) -> bool:
         told = await self.run("query-status")
@@ -113,14 +120,14 @@ class Vms:
         return self.knows(machine_id) and not self._known[machine_id].machine.ended.done()
 
     async def start(self, machine_id: str, slot: Slot, shape: Shape, line: Sequence[str], fds: Sequence[int]) -> Vm:
-        """Start the confined QEMU `line` for the machine, whose folder is there.
+        """Start the confined QEMU `line` for the machine, whose folder is there. It is limited while it comes up.
 
         If this or what follows raises or is cancelled, `end` removes what there is of it.
         """
         vm = await finish(self._start(machine_id, slot, line, fds))
         if self._limit is not None:
-            with as_engine_errors("limiting", machine_id):
-                await finish(asyncio.to_thread(self._limit.begin, machine_id, vm.machine.pid, shape))
+            beginning = asyncio.to_thread(self._limit.begin, machine_id, vm.machine.pid, shape)
+            vm.limiting = asyncio.ensure_future(beginning)
         return vm
 
     async def _start(self, machine_id: str, slot: Slot, line: Sequence[str], fds: Sequence[int]) -> Vm:
@@ -132,7 +139,7 @@ class Vms:
         return vm
 
     async def shake_hands(self, vm: Vm) -> None:
-        """Connect to QEMU's control socket, or raise with what QEMU said before it gave up.
+        """Connect to QEMU's control socket, or raise with what QEMU said before it gave up. Its limits hold then.
 
         Only QEMU may still hold the listening end: then it hangs up on us when it ends.
         """
@@ -140,6 +147,7 @@ class Vms:
             await vm.connect()
         except (OSError, EngineError) as error:
             raise EngineError("starting QEMU for", vm.machine.id, hint=vm.said() or str(error)) from error
+        await vm.limited()
 
     async def adopt(self, machine_id: str, slot: Slot) -> Machine:
         """Take over the process that a former daemon started for this machine. If this raises, it is as it was."""
@@ -172,6 +180,9 @@ class Vms:
     async def end(self, machine_id: str) -> None:
         """End the process of a machine, also one that we do not know. Succeeds if there is none."""
         vm = self._known.get(machine_id)
+        if vm is not None and vm.limiting is not None:
+            await asyncio.wait({vm.limiting})
+            vm.limiting.exception()  # seen: whoever started the machine was told
         if vm is None:
             for pid in await asyncio.to_thread(process.find, argv.mark(self._machines / machine_id)):
                 await process.end(pid)

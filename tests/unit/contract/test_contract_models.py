@@ -35,7 +35,7 @@ json_values = st.recursive(
     max_leaves=10,
 )
 create_fields = (
-    *("image", "vcpus", "memory_mb", "disk_mb", "env", "metadata", "other"),
+    *("image", "vcpus", "memory_mb", "disk_mb", "env", "metadata", "public_ports", "other"),
     *("timeout_sec", "on_timeout", "idle_sec", "paused_sec", "auto_resume"),
 )
 exec_fields = ("cmd", "env", "cwd", "user", "stdin", "timeout_sec", "other")
@@ -76,11 +76,15 @@ def test_what_is_asked_for_goes_over_what_was_there_and_the_rest_stays() -> None
     assert request.over(owner.over(host)) == Rules(5, "pause", idle_sec=60, paused_sec=None, auto_resume=False)
 
 
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    assert CreateSandbox.parse(b'{"vcpus": 2.0, "memory_mb": 2.56e2}', LIMITS) == create(vcpus=2, memory_mb=256)
+
+
 BAD_CREATES = {
     "image": [1, True, [], {}, "a" * 65, "a\0b"],
-    "vcpus": [0, -1, 5, 1.0, 1.5, "1", True, False, [], {}],
-    "memory_mb": [0, -256, 64, 127, 129, 200, 4160, 10**12, 256.0, "256", True, [], {}],
-    "disk_mb": [0, -1024, 64, 130, 8256, 10**12, 1024.0, "1024", True, [], {}],
+    "vcpus": [0, -1, 5, 5.0, 1.5, 1e300, "1", True, False, [], {}],
+    "memory_mb": [0, -256, 64, 127, 129, 200, 4160, 10**12, 200.0, 256.5, "256", True, [], {}],
+    "disk_mb": [0, -1024, 64, 130, 8256, 10**12, 130.0, 1e30, "1024", True, [], {}],
     "timeout_sec": [0, -1, MAX_TIMEOUT_S + 1, 1.5, "60", True, []],
     "on_timeout": ["stop", "", 1, True, []],
     "idle_sec": [0, -1, MAX_TIMEOUT_S + 1, 1.5, "60", True, []],
@@ -331,3 +335,29 @@ def test_what_is_not_an_id_is_not_found(text: str) -> None:
     else:
         with pytest.raises(NotFound):
             sandbox_id(text)
+
+
+# Public ports.
+
+
+def test_public_ports_are_each_there_once_and_in_order() -> None:
+    assert create(public_ports=[3000, 80, 3000]).public_ports == (80, 3000)
+    assert create(public_ports=None).public_ports == create(public_ports=[]).public_ports == ()
+    assert len(create(public_ports=list(range(1, 33))).public_ports) == 32
+
+
+@pytest.mark.parametrize(
+    "ports", [80, "80", {}, [0], [65_536], [-1], ["80"], [80.5], [True], [None], list(range(1, 34))]
+)
+def test_bad_public_ports_are_refused_with_their_place(ports: object) -> None:
+    with pytest.raises(BadField) as caught:
+        create(public_ports=ports)
+    assert str(caught.value.details["field"]).startswith("public_ports")
+    if isinstance(ports, list) and len(ports) == 1:
+        assert caught.value.details["field"] == "public_ports[0]"
+
+
+def test_what_is_public_is_in_the_view() -> None:
+    shape = Shape("python", 1, 256, 1024)
+    sandbox = Sandbox("sb-a", State.RUNNING, shape, {}, 1, None, Rules(60), public_ports=(80, 3000))
+    assert sandbox.view()["public_ports"] == [80, 3000]

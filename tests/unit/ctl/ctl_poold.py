@@ -157,11 +157,11 @@ class Poold:
     def listed(self, asked: Asked) -> dict[str, Any]:
         states = asked.query["state"].split(",") if "state" in asked.query else None
         rows = [row for row in self.sandboxes.values() if _has_state(row, states)]
-        after = asked.query.get("after")
-        start = [row["id"] for row in rows].index(after) + 1 if after else 0
+        before = asked.query.get("before")
+        start = [_cursor(row) for row in rows].index(before) + 1 if before else 0
         limit = min(int(asked.query.get("limit", "100")), 2)  # pages are short here, so that there are several
         page = rows[start : start + limit]
-        return {"sandboxes": page, "next": page[-1]["id"] if start + limit < len(rows) else None}
+        return {"sandboxes": page, "next": _cursor(page[-1]) if start + limit < len(rows) else None}
 
     def create(self, asked: Asked) -> Any:
         row = sandbox("new", image=asked.body.get("image", "python"))
@@ -223,6 +223,10 @@ class Poold:
         if asked.body["mode"] == "destroy":
             counts = {"paused": 0, "destroyed": 2, "failed": 0}
         return Stream([("", "progress", progress), ("", "progress", {**progress, "left": 0}), ("", "drained", counts)])
+
+
+def _cursor(row: dict[str, Any]) -> str:
+    return f"{row['created_ms']}.{row['id']}"
 
 
 def _has_state(row: dict[str, Any], states: list[str] | None) -> bool:

@@ -1,6 +1,7 @@
 """Retention: what is young stays, what is old goes, in small steps, and the chain that is left verifies."""
 
 import sqlite3
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from contract.errors import NotFound
 from contract.states import Event
-from poold.ledger import audit, care, events, retention, sandboxes, usage
+from poold.ledger import audit, care, events, repeats, replies, reservations, retention, sandboxes, usage
 from poold.ledger.retention import DAY_MS, Keep, Swept, cut, sweep
 from tests.unit.ledger.rows import box, count, memory
 
@@ -31,7 +32,7 @@ def live(db: sqlite3.Connection, number: int, ended_day: int | None, chatter: in
 def sweep_all(db: sqlite3.Connection, keep: Keep = KEEP, batch: int = 7) -> list[Swept]:
     done = []
     while not (swept := sweep(db, keep, now_ms=NOW_MS, batch=batch)).done:
-        assert max(swept.sandboxes, swept.events, swept.audit, swept.runs) <= batch
+        assert max(asdict(swept).values()) <= batch
         assert audit.verify(db).ok
         assert care.check(db) == []  # also between two steps
         done.append(swept)
@@ -138,3 +139,36 @@ def test_an_id_of_an_event_is_never_given_twice() -> None:
 def test_the_default_is_a_month_and_a_year() -> None:
     assert (Keep().ended_until_ms(NOW_MS), Keep().audit_until_ms(NOW_MS)) == (970 * DAY_MS, 635 * DAY_MS)
     assert retention.BATCH <= 1000  # a sweep stays a matter of milliseconds
+
+
+def remember(db: sqlite3.Connection, number: int, at_ms: int) -> None:
+    """A request with an idempotency key, and its reply."""
+    repeats.merge(db, "ada", [repeats.Repeat(f"key-{number}", "asked", box(number).id, at_ms)], now_ms=NOW_MS)
+    replies.keep(db, box(number).id, "asked", replies.Reply(201, b"{}"), now_ms=at_ms)
+
+
+@given(st.lists(st.integers(NOW_MS - 2 * DAY_MS, NOW_MS), max_size=12), st.integers(1, 9))
+def test_what_is_kept_for_repeats_goes_after_a_day(times: list[int], batch: int) -> None:
+    with memory() as db:
+        for number, at_ms in enumerate(times):
+            remember(db, number, at_ms)
+        sweep_all(db, batch=batch)
+        young = {number for number, at_ms in enumerate(times) if at_ms > NOW_MS - DAY_MS}
+        assert {one.key for one in repeats.newest(db, "ada", 100, now_ms=NOW_MS)} == {f"key-{n}" for n in young}
+        found = {n for n in range(len(times)) if replies.get(db, box(n).id, "asked", now_ms=NOW_MS)}
+        assert found == young
+        assert (count(db, "repeats"), count(db, "replies")) == (len(young), len(young))
+
+
+@given(st.lists(st.tuples(st.integers(900, 1000), st.booleans(), st.integers(0, 5)), max_size=5), st.integers(1, 9))
+def test_a_closed_book_goes_after_a_month_and_an_open_one_stays(books: list[tuple[int, bool, int]], batch: int) -> None:
+    with memory() as db:
+        for number, (day, is_open, rows) in enumerate(books):
+            brought = [reservations.Reservation(box(row).id, 1, 256, 1024) for row in range(rows)]
+            reservations.open_book(db, f"owner-{number}", brought, [], now_ms=day * DAY_MS)
+            if not is_open:
+                reservations.close_book(db, f"owner-{number}", now_ms=day * DAY_MS)
+        sweep_all(db, batch=batch)
+        kept = [rows for day, is_open, rows in books if is_open or day >= 970]
+        assert count(db, "books") == len(kept)
+        assert count(db, "reservations") == sum(kept)

@@ -28,11 +28,11 @@ def test_pages_together_are_the_list_newest_first(
         for sandbox in made:
             sandboxes.add(db, sandbox)
         pages: list[Sandbox] = []
-        after = None
-        while page := sandboxes.listed(db, states=states, after=after, limit=limit):
+        before = None
+        while page := sandboxes.listed(db, states=states, before=before, limit=limit):
             assert len(page) <= limit
             pages += page
-            after = page[-1].id
+            before = page[-1].created_ms, page[-1].id
             # What is created meanwhile is newer, and moves nothing.
             sandboxes.add(db, box(1000 + len(pages) * 10 + limit, 10**6, State.RUNNING))
         wanted = [sandbox for sandbox in made if sandbox.state in states]
@@ -81,7 +81,9 @@ def test_what_is_not_there_is_not_found() -> None:
             sandboxes.get(db, "sb-nothing")
         with pytest.raises(NotFound):
             sandboxes.move(db, "sb-nothing", Event.STOP, now_ms=1)
-        assert sandboxes.listed(db, states=list(State), after="sb-nothing", limit=5) == []
+        assert sandboxes.states(db, ["sb-nothing"]) == {"sb-nothing": None}
+        with pytest.raises(NotFound):
+            sandboxes.set_public(db, "sb-nothing", 80, public=True, now_ms=1)
 
 
 moves = st.lists(st.sampled_from(list(Event)), max_size=20)

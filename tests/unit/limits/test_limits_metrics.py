@@ -19,6 +19,7 @@ NAMES = {
     "ledger_group_size": "histogram",
     "guest_call_seconds": "histogram",
     "http_requests_total": "counter",
+    "tickets_refused_total": "counter",
     "http_request_seconds": "histogram",
     "vm_cpu_seconds_total": "counter",
     "vm_memory_bytes": "gauge",

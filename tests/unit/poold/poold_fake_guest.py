@@ -1,7 +1,7 @@
 """A guest in memory that speaks enough of docs/GUEST.md, and misbehaves when it is told to.
 
 What a command does is said by its command line: `echo TEXT`, `fail N`, `flood N`, `cat`, `hang`, `garbage`, `cut`,
-`late`, `missing`.
+`late`, `missing`. What a port does is said by its number: see `_port`.
 """
 
 import asyncio
@@ -66,6 +66,8 @@ class FakeGuest:
                     await self._file(method, asked, headers, reader, writer)
                 elif path == "/events":
                     await self._events(int(asked["after"]), writer)
+                elif path.startswith("/ports/"):
+                    await self._port(path.split("/")[2], reader, writer)
                 else:
                     await self._route(path, await _body(reader, headers), writer)
                 await writer.drain()
@@ -162,6 +164,28 @@ class FakeGuest:
             writer.write(_frame(END, {"exit_code": 0, "duration_ms": 3}) + b"0\r\n\r\n")
         finally:
             self.streams -= 1
+
+    async def _port(self, port: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """1 is closed, 2 is not known to old guests, 3 lies; 4 breaks off, 5 counts, and all others echo."""
+        refusals = {"1": refusal(502, "port_closed"), "2": refusal(404, "not_found"), "3": b"HTTP/1.1 101 Yes\r\n\r\n"}
+        if port in refusals:
+            writer.write(refusals[port])
+            return
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+        self.streams += 1
+        try:
+            if port == "5":
+                writer.write(b"%d" % len(await reader.read()))
+            while port != "5" and (data := await reader.read(1 << 16)):
+                writer.write(data)
+                await writer.drain()
+                if port == "4":
+                    raise ConnectionResetError
+            writer.write_eof()
+            await reader.read()
+        finally:
+            self.streams -= 1
+        raise ConnectionResetError
 
     async def _stdin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: dict[str, str]) -> None:
         total = 0

@@ -8,16 +8,19 @@ import socket
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+from websockets.asyncio.client import connect
 
 from contract.ids import new_id
+from contract.models import LOCAL_OWNER
 from poold import reconcile
 from poold.api.observe import measure
 from poold.api.services import Facts, Services
+from poold.api.tickets import Refusals, Tickets
 from poold.config import Config, PoolSize
 from poold.images import HostImages, Images
 from poold.ledger import Ledger, audit, sandboxes
@@ -29,8 +32,11 @@ from poold.sandboxes import Defaults, Means, Sandboxes, Sources
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
 from poold.strain import Watch
+from tests.signing import Gateway
 from tests.unit.poold.poold_fake_engine import FakeEngine
 
+NAME = "here"
+TICKETS = b"the gateway's own"
 SLOTS = 8
 MACHINE_MB = 256 + OVERHEAD_MB  # what a machine of the default shape takes
 LIMIT_S = 15.0
@@ -90,14 +96,33 @@ class Host:
     clock: "Clock"
     services: Services
     socket: Path
-    urls: Callable[[str], str] = field(init=False)
+    gateway: Gateway
 
-    def __post_init__(self) -> None:
-        self.urls = lambda path: f"ws://127.0.0.1:{self.port}{path}"
+    def dial(self, target: str, *, owner: str = LOCAL_OWNER) -> connect:
+        """A WebSocket, opened as a gateway does for `owner`."""
+        return self.knock_at_socket(target, **self.gateway.headers("WS", target, owner))
 
-    async def ask(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
+    def knock_at_socket(self, target: str, **headers: str) -> connect:
+        """A WebSocket, opened with these headers and no others."""
+        url = f"ws://127.0.0.1:{self.port}{target}"
+        return connect(url, proxy=None, max_size=None, additional_headers=headers)
+
+    async def ask(
+        self, method: str, path: str, body: object = None, *, owner: str = LOCAL_OWNER, **headers: str
+    ) -> Reply:
+        """Ask as a gateway does, for `owner`."""
+        return await self.knock(method, path, body, **self.gateway.headers(method, path, owner), **headers)
+
+    async def knock(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
+        """Ask at the port with these headers and no others."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
         return await asyncio.to_thread(self._ask, connection, method, path, body, headers)
+
+    def head(self, method: str, path: str, *lines: str) -> bytes:
+        """A request's head, as a gateway sends it."""
+        ticket = self.gateway.headers(method, path)
+        told = [f"{name}: {value}" for name, value in ticket.items()]
+        return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: a", *told, *lines, "", ""]).encode()
 
     async def admin(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
         """Ask as the operator, over the unix socket."""
@@ -121,10 +146,9 @@ class Host:
             reader, writer = await asyncio.open_unix_connection(self.socket)
         else:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items()]
-        head = f"GET {path} HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n{''.join(lines)}\r\n"
+        lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         try:
-            writer.write(head.encode())
+            writer.write(self.head("GET", path, "Accept: text/event-stream", *lines))
             status = await reader.readuntil(b"\r\n\r\n")
             assert b" 200 " in status, status
             yield Stream(reader)
@@ -136,8 +160,8 @@ class Host:
         await self.services.ledger.write(lambda _: None, durable=False)
         return await self.services.ledger.read(lambda db: audit.listed(db, limit=10_000, **filters))
 
-    async def create(self, **wanted: object) -> str:
-        reply = await self.ask("POST", "/v1/sandboxes", wanted)
+    async def create(self, *, owner: str = LOCAL_OWNER, **wanted: object) -> str:
+        reply = await self.ask("POST", "/v1/sandboxes", wanted, owner=owner)
         assert reply.status == 201, reply.body
         sandbox_id: str = reply.json["id"]
         return sandbox_id
@@ -249,34 +273,43 @@ async def open_host(
     engine: FakeEngine | None = None,
     images: Images | None = None,
     recover: bool = False,
+    keys: bytes | None = TICKETS,
+    certificates: Callable[[Path], None] = lambda _: None,
 ) -> AsyncIterator[Host]:
     """A poold with `slots` places and memory for as many machines, `warm` of them kept warm.
 
-    With `recover` it begins as a daemon does: what a former one left is cleared and taken over.
+    With `recover` it begins as a daemon does: what a former one left is cleared and taken over. Its folder of keys has
+    `keys` in it, its own gateway's unless others are given, and what `certificates` puts there.
     """
     engine = engine or FakeEngine()
     places = PlainSlots(slots, uid=os.getuid())
     images = images or HostImages()
     clock = Clock()
     sources = Sources(now_ms=clock, unix_ns=time.time_ns, entropy=os.urandom)
-    config = _config(folder)
+    gateway = Gateway(NAME, clock)
+    pki = _pki(folder / "pki", gateway.public if keys is TICKETS else keys)
+    certificates(pki)
+    config = _config(folder, pki)
     room = Places(
         places, memory_budget_mb=memory_mb or slots * MACHINE_MB, new_machine_id=lambda: new_id("vm", os.urandom)
     )
     metrics = Metrics()
     watch = Watch(folder, metrics, Thresholds(disk_free_mb=None, memory_available_mb=None))
     pool = Pool(engine, images, room, sizes={"host": PoolSize(warm, warm)} if warm else {}, gate=watch.gate)
-    facts = Facts("0", "fake", "none", clock(), slots, config.limits, config.ledger_path, config.images_dir)
+    facts = _facts(config, clock(), slots)
+    tickets = Tickets(NAME, pki / "tickets.pub", now_ms=clock)
     try:
         async with asyncio.timeout(LIMIT_S), Ledger.open(config.ledger_path) as ledger:
             todo, recovery = await _observe(ledger, engine, clock) if recover else (Plan(), Recovery(clock()))
             means = Means(ledger, pool, images, sources, metrics)
             async with pool.running(), Sandboxes(means, Defaults("host", config.rules)).running() as host:
                 await reconcile.take_over(todo, means, host, lambda number: take_slot(places, number), recovery)
-                found = Services(host, pool, ledger, images, metrics, None, watch, recovery, facts)
+                refusals = Refusals(ledger, metrics, now_ms=clock)
+                found = Services(host, pool, ledger, images, metrics, None, watch, recovery, facts, tickets, refusals)
                 measure(found)
+                ledger_path, socket = config.ledger_path, config.socket
                 async with serving(found, config):
-                    yield Host(config.port, engine, pool, host, places, config.ledger_path, clock, found, config.socket)
+                    yield Host(config.port, engine, pool, host, places, ledger_path, clock, found, socket, gateway)
     finally:
         engine.close()
 
@@ -285,6 +318,22 @@ async def _observe(ledger: Ledger, engine: FakeEngine, clock: Clock) -> tuple[Pl
     """The beginning of `poold.daemon`, before there are slots."""
     todo = reconcile.plan(await ledger.read(sandboxes.alive), engine.found(), base_uid=0)
     return todo, await reconcile.clear(todo, engine, ledger, now_ms=clock())
+
+
+def _facts(config: Config, now_ms: int, slots: int) -> Facts:
+    return Facts(
+        name=NAME,
+        address=config.advertise,
+        version="0",
+        engine="fake",
+        accel="none",
+        started_ms=now_ms,
+        slots=slots,
+        limits=config.limits,
+        default_image=config.default_image,
+        ledger_path=config.ledger_path,
+        images_dir=config.images_dir,
+    )
 
 
 def take_slot(slots: PlainSlots, number: int) -> Slot | None:
@@ -296,12 +345,21 @@ def take_slot(slots: PlainSlots, number: int) -> Slot | None:
     return None
 
 
-def _config(folder: Path) -> Config:
+def _pki(folder: Path, keys: bytes | None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    if keys is not None:
+        (folder / "tickets.pub").write_bytes(keys)
+    return folder
+
+
+def _config(folder: Path, pki: Path) -> Config:
     variables = {
         "POOLD_ENGINE": "local",
         "POOLD_LISTEN": f"127.0.0.1:{_free_port()}",
         "POOLD_STATE_DIR": str(folder),
         "POOLD_RUN_DIR": str(folder),
+        "POOLD_PKI": str(pki),
+        "POOLD_NAME": NAME,
     }
     return Config.from_environment(variables, host_memory_mb=16_384, host_cpus=2)
 

@@ -85,7 +85,7 @@ async def test_the_status_says_what_there_is(tmp_path: Path) -> None:
 async def test_top_says_which_machines_run_for_whom(tmp_path: Path) -> None:
     async with open_host(tmp_path) as host:
         assert (await host.admin("GET", "/admin/top")).json["machines"] == []
-        made = (await host.ask("POST", "/v1/sandboxes", {"idle_sec": 60}, Warren_Owner="ann")).json
+        made = (await host.ask("POST", "/v1/sandboxes", {"idle_sec": 60}, owner="ann")).json
         paused = await host.create()
         await host.ask("POST", f"/v1/sandboxes/{paused}/pause")
         (machine,) = (await host.admin("GET", "/admin/top")).json["machines"]
@@ -147,8 +147,8 @@ async def test_an_image_that_nobody_uses_can_be_removed(tmp_path: Path) -> None:
 
 async def test_the_audit_is_filtered_and_paged(tmp_path: Path) -> None:
     async with open_host(tmp_path) as host:
-        made = [(await host.ask("POST", "/v1/sandboxes", {}, Warren_Owner=name)).json["id"] for name in ("ann", "bob")]
-        await host.exec(made[0], "echo")
+        made = [await host.create(owner=name) for name in ("ann", "bob")]
+        await host.ask("POST", f"/v1/sandboxes/{made[0]}/exec", {"cmd": "echo"}, owner="ann")
 
         async def rows(query: str = "") -> list[dict[str, Any]]:
             found: list[dict[str, Any]] = (await host.admin("GET", f"/admin/audit?{query}")).json["rows"]
@@ -354,9 +354,9 @@ async def test_a_full_ledger_lets_the_operator_do_nothing_unrecorded(
 
 async def test_what_owners_have_used_is_told(tmp_path: Path) -> None:
     async with open_host(tmp_path) as host:
-        made = await host.ask("POST", "/v1/sandboxes", {}, Warren_Owner="ann")
-        await host.ask("POST", "/v1/sandboxes", {}, Warren_Owner="bob")
-        assert (await host.ask("DELETE", f"/v1/sandboxes/{made.json['id']}")).status == 200
+        made = await host.create(owner="ann")
+        await host.create(owner="bob")
+        assert (await host.ask("DELETE", f"/v1/sandboxes/{made}", owner="ann")).status == 200
         told = (await host.admin("GET", "/admin/usage")).json
         assert [total["owner"] for total in told["owners"]] == ["ann", "bob"]
         (ann,) = (await host.admin("GET", "/admin/usage?owner=ann")).json["owners"]

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from tests.unit.poold.poold_fake_guest import refusal
-from tests.unit.poold.poold_host import SLOTS, open_host
+from tests.unit.poold.poold_host import SLOTS, Host, open_host
 
 UNKNOWN = "/v1/sandboxes/sb-aaaaaaaaaaaaaaaa"
 
@@ -61,13 +61,13 @@ async def test_the_list_is_paged_newest_first(tmp_path: Path) -> None:
         made = [await host.create() for _ in range(5)]
         await host.ask("DELETE", f"/v1/sandboxes/{made[2]}")
         seen: list[str] = []
-        after = ""
+        before = ""
         while True:
-            page = (await host.ask("GET", f"/v1/sandboxes?limit=2{after}")).json
+            page = (await host.ask("GET", f"/v1/sandboxes?limit=2{before}")).json
             seen += [sandbox["id"] for sandbox in page["sandboxes"]]
             if page["next"] is None:
                 break
-            after = f"&after={page['next']}"
+            before = f"&before={page['next']}"
         assert seen == [made[i] for i in (4, 3, 1, 0)]
         stopped = (await host.ask("GET", "/v1/sandboxes?state=stopped,error")).json
         assert [sandbox["id"] for sandbox in stopped["sandboxes"]] == [made[2]]
@@ -137,7 +137,7 @@ async def test_a_download_that_the_guest_cuts_is_seen_to_be_cut(tmp_path: Path) 
     async with open_host(tmp_path) as host:
         sandbox = await host.create()
         reader, writer = await asyncio.open_connection("127.0.0.1", host.port)
-        writer.write(f"GET /v1/sandboxes/{sandbox}/files?path=/cut HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        writer.write(host.head("GET", f"/v1/sandboxes/{sandbox}/files?path=/cut"))
         raw = await reader.read()
         writer.close()
         assert b"abc" in raw
@@ -150,9 +150,7 @@ async def test_a_client_that_leaves_an_upload_costs_nobody_anything(
     async with open_host(tmp_path) as host:
         sandbox = await host.create()
         _, writer = await asyncio.open_connection("127.0.0.1", host.port)
-        writer.write(
-            f"PUT /v1/sandboxes/{sandbox}/files?path=/a HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc".encode()
-        )
+        writer.write(host.head("PUT", f"/v1/sandboxes/{sandbox}/files?path=/a", "Content-Length: 100") + b"abc")
         await writer.drain()
         await asyncio.sleep(0.05)
         writer.close()
@@ -167,11 +165,8 @@ async def test_a_client_that_leaves_a_command_hangs_up_on_the_guest(tmp_path: Pa
         guest = host.engine.guest_of(sandbox)
         reader, writer = await asyncio.open_connection("127.0.0.1", host.port)
         body = b'{"cmd": "hang"}'
-        writer.write(
-            f"POST /v1/sandboxes/{sandbox}/exec HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n".encode()
-            + body
-        )
+        lines = "Accept: text/event-stream", f"Content-Length: {len(body)}"
+        writer.write(host.head("POST", f"/v1/sandboxes/{sandbox}/exec", *lines) + body)
         await reader.readuntil(b"hanging")
         assert guest.streams == 1
         writer.close()
@@ -179,12 +174,12 @@ async def test_a_client_that_leaves_a_command_hangs_up_on_the_guest(tmp_path: Pa
 
 
 BAD_REQUESTS: list[tuple[str, str, object, int, str]] = [
-    ("GET", UNKNOWN, None, 404, "not_found"),
-    ("DELETE", UNKNOWN, None, 404, "not_found"),
-    ("GET", UNKNOWN + "/health", None, 404, "not_found"),
-    ("POST", UNKNOWN + "/exec", {"cmd": "true"}, 404, "not_found"),
-    ("GET", UNKNOWN + "/files?path=/a", None, 404, "not_found"),
-    ("PUT", UNKNOWN + "/files?path=/a", b"x", 404, "not_found"),
+    ("GET", UNKNOWN, None, 404, "not_mine"),
+    ("DELETE", UNKNOWN, None, 404, "not_mine"),
+    ("GET", UNKNOWN + "/health", None, 404, "not_mine"),
+    ("POST", UNKNOWN + "/exec", {"cmd": "true"}, 404, "not_mine"),
+    ("GET", UNKNOWN + "/files?path=/a", None, 404, "not_mine"),
+    ("PUT", UNKNOWN + "/files?path=/a", b"x", 404, "not_mine"),
     ("GET", "/v1/sandboxes/sb-UPPERCASEUPPERCA", None, 404, "not_found"),
     ("GET", "/v1/sandboxes/1", None, 404, "not_found"),
     ("GET", "/v1/sandboxes/..%2f..%2fetc", None, 404, "no_such_route"),
@@ -216,7 +211,7 @@ BAD_REQUESTS: list[tuple[str, str, object, int, str]] = [
     ("GET", "/v1/sandboxes?limit=" + "9" * 5000, None, 400, "bad_field"),
     ("GET", "/v1/sandboxes?limit=%C2%B2", None, 400, "bad_field"),
     ("GET", "/v1/sandboxes?state=happy", None, 400, "bad_field"),
-    ("GET", "/v1/sandboxes?after=x", None, 404, "not_found"),
+    ("GET", "/v1/sandboxes?before=x", None, 400, "bad_field"),
     ("GET", UNKNOWN + "/files", None, 400, "bad_field"),
     ("GET", UNKNOWN + "/files?path=../etc/passwd", None, 400, "bad_field"),
     ("GET", UNKNOWN + "/files?path=/a%00b", None, 400, "bad_field"),
@@ -227,10 +222,18 @@ BAD_REQUESTS: list[tuple[str, str, object, int, str]] = [
 ]
 
 
+async def stopped(host: Host) -> str:
+    """The path of a sandbox that there was: what is wrong with a request is told before its state is looked at."""
+    path = f"/v1/sandboxes/{await host.create()}"
+    assert (await host.ask("DELETE", path)).status == 200
+    return path
+
+
 async def test_every_bad_request_has_its_status_and_code(tmp_path: Path) -> None:
     async with open_host(tmp_path) as host:
+        known = await stopped(host)
         for method, path, body, status, code in BAD_REQUESTS:
-            reply = await host.ask(method, path, body)
+            reply = await host.ask(method, path if status == 404 else path.replace(UNKNOWN, known), body)
             assert (reply.status, reply.code) == (status, code), (method, path[:80], reply.body[:200])
             assert reply.json["error"]["message"]
             assert len(reply.body) < 2000
@@ -248,7 +251,7 @@ async def test_a_refusal_arrives_also_at_a_client_that_sends_everything_first(tm
         sandbox = await host.create()
         body = bytes(20_000_000)
         reply = await host.ask("PUT", UNKNOWN + "/files?path=/a", body)
-        assert (reply.status, reply.code) == (404, "not_found")
+        assert (reply.status, reply.code) == (404, "not_mine")
         assert (await host.ask("POST", "/v2", body)).status == 404
         assert (await host.ask("PATCH", "/v1/sandboxes", body)).status == 405
         host.engine.guest_of(sandbox).says["/files/content"] = refusal(507, "disk_full")

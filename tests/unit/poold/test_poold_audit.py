@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import connect
 
 from poold.errors import LedgerFull
 from poold.ledger.audit import Entry
@@ -39,9 +38,10 @@ async def the_use(host: Host, sandbox: str) -> tuple[Entry, Entry]:
 @pytest.mark.parametrize("headers", [{}, STREAM], ids=["whole", "streamed"])
 async def test_a_command_is_written_down_with_its_end(tmp_path: Path, headers: dict[str, str]) -> None:
     async with open_host(tmp_path) as host:
-        sandbox = await host.create()
-        asked = {"Warren_Owner": "ann", "X_Request_Id": "my-exec", **headers}
-        await host.ask("POST", f"/v1/sandboxes/{sandbox}/exec", {"cmd": "fail 3", "env": {"KEY": "secret"}}, **asked)
+        sandbox = await host.create(owner="ann")
+        command = {"cmd": "fail 3", "env": {"KEY": "secret"}}
+        asked = {"X_Request_Id": "my-exec", **headers}
+        await host.ask("POST", f"/v1/sandboxes/{sandbox}/exec", command, owner="ann", **asked)
         begun, ended = await the_use(host, sandbox)
         assert (begun.action, begun.owner, begun.request) == ("exec", "ann", "my-exec")
         assert begun.detail == {"cmd": "/bin/bash -lc 'fail 3'"}  # and never its environment
@@ -78,8 +78,8 @@ async def test_a_command_whose_client_leaves_has_its_end_too(tmp_path: Path) -> 
         sandbox = await host.create()
         body = b'{"cmd": "hang"}'
         reader, writer = await asyncio.open_connection("127.0.0.1", host.port)
-        head = f"POST /v1/sandboxes/{sandbox}/exec HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n"
-        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        lines = "Accept: text/event-stream", f"Content-Length: {len(body)}"
+        writer.write(host.head("POST", f"/v1/sandboxes/{sandbox}/exec", *lines) + body)
         await reader.readuntil(b"hanging")
         writer.close()
         _, ended = await the_use(host, sandbox)
@@ -107,9 +107,8 @@ async def test_files_are_written_down_with_their_size(tmp_path: Path) -> None:
 
 async def test_a_terminal_is_written_down_with_its_end(tmp_path: Path) -> None:
     async with open_host(tmp_path) as host:
-        sandbox = await host.create()
-        url = host.urls(f"/v1/sandboxes/{sandbox}/terminal")
-        async with connect(url, proxy=None, additional_headers={"Warren-Owner": "ann"}) as socket:
+        sandbox = await host.create(owner="ann")
+        async with host.dial(f"/v1/sandboxes/{sandbox}/terminal", owner="ann") as socket:
             await socket.recv()
             (begun,) = await uses(host, sandbox, 1)
             assert (begun.action, begun.owner) == ("terminal", "ann")  # before a byte was typed
@@ -123,7 +122,7 @@ async def test_a_terminal_is_written_down_with_its_end(tmp_path: Path) -> None:
 async def test_a_terminal_whose_machine_dies_says_so(tmp_path: Path) -> None:
     async with open_host(tmp_path) as host:
         sandbox = await host.create()
-        async with connect(host.urls(f"/v1/sandboxes/{sandbox}/terminal"), proxy=None) as socket:
+        async with host.dial(f"/v1/sandboxes/{sandbox}/terminal") as socket:
             await socket.recv()
             await socket.recv()
             host.engine.kill(host.engine.machine_of(sandbox), "killed by signal 9")
@@ -174,7 +173,7 @@ async def test_a_full_ledger_refuses_before_anything_runs(tmp_path: Path, monkey
             assert int(reply.headers["retry-after"]) > 0
         assert [path for path in guest.asked if not path.startswith("/events")] == asked
         assert (guest.commands, guest.files) == ([], {})
-        async with connect(host.urls(f"/v1/sandboxes/{sandbox}/terminal"), proxy=None) as socket:
+        async with host.dial(f"/v1/sandboxes/{sandbox}/terminal") as socket:
             assert "ledger_full" in str(await socket.recv())
         monkeypatch.undo()
         assert (await host.exec(sandbox, "echo on")).json["stdout"] == "on\n"  # no restart is needed

@@ -17,6 +17,8 @@ def read(cpus: int = 2, memory_mb: int = 8192, **environ: str) -> Config:
 def test_an_empty_environment_is_a_whole_configuration() -> None:
     config = read()
     assert (config.host, config.port, config.engine) == ("127.0.0.1", 7070, "qemu")
+    assert (config.name, config.advertise) == ("localhost", "http://127.0.0.1:7070")
+    assert (config.pki, config.registry, config.is_tls) == (None, None, False)
     assert config.memory_budget_mb == 8192 * 8 // 10
     assert config.pool == {"python": PoolSize(2, 8)}
     assert config.images_dir == config.state_dir / "images"
@@ -35,6 +37,11 @@ GOOD = [
     ("POOLD_LISTEN", "127.0.0.1:80", lambda c: (c.host, c.port), ("127.0.0.1", 80)),
     ("POOLD_LISTEN", "127.9.9.9:65535", lambda c: (c.host, c.port), ("127.9.9.9", 65535)),
     ("POOLD_LISTEN", "[::1]:7070", lambda c: (c.host, c.port), ("::1", 7070)),
+    ("POOLD_LISTEN", "[::1]:7070", lambda c: c.advertise, "http://[::1]:7070"),
+    ("POOLD_ADVERTISE", "http://127.0.0.1:1", lambda c: c.advertise, "http://127.0.0.1:1"),
+    ("POOLD_NAME", "rack-1.example", lambda c: c.name, "rack-1.example"),
+    ("POOLD_REGISTRY", "/srv/registry", lambda c: c.registry, Path("/srv/registry")),
+    ("POOLD_REGISTRY", "", lambda c: c.registry, None),
     ("POOLD_ENGINE", "local", lambda c: c.engine, "local"),
     ("POOLD_STATE_DIR", "/srv/warren", lambda c: c.images_dir, Path("/srv/warren/images")),
     ("POOLD_RUN_DIR", "/run/w", lambda c: c.run_dir, Path("/run/w")),
@@ -67,6 +74,9 @@ BAD = {
         *("127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:²", "127.0.0.1:" + "9" * 5000, "", "\n", "127.0.0.1:80\n"),
         *("127.1:80", "2130706433:80"),
     ],
+    "POOLD_NAME": ["", "A", "a_b", "-a", "a" * 64, "ä", "a b", "a\n"],
+    "POOLD_ADVERTISE": ["", "127.0.0.1:7070", "https://a:1", "http://10.0.0.1:7070", "http://127.0.0.1", "ftp://a:1"],
+    "POOLD_PKI": ["/dev/null", "/dev/null/pki", "no-such-folder"],
     "POOLD_ENGINE": ["", "docker", "QEMU", "qemu "],
     "POOLD_SLOTS": ["0", "-1", "4097", "1.5", "", "x", "1e3", "²", "9" * 5000, " 4", "4\n"],
     "POOLD_BASE_UID": ["0", "999", "-1", "root"],
@@ -106,3 +116,50 @@ def test_only_loopback_is_listened_on(address: object, port: int) -> None:
     else:
         assert address.is_loopback  # type: ignore[attr-defined]
         assert config.port == port
+
+
+# Beyond loopback.
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> Path:
+    for name in ("ca.pem", "host.pem", "host.key"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def test_the_hosts_name_is_the_machines_unless_another_is_given() -> None:
+    config = Config.from_environment({}, host_memory_mb=8192, host_cpus=2, hostname="Rack-1.Example")
+    assert config.name == "rack-1.example"
+    with pytest.raises(ConfigError, match="POOLD_NAME"):
+        Config.from_environment({}, host_memory_mb=8192, host_cpus=2, hostname="my_laptop")
+
+
+def test_with_certificates_every_address_may_be_listened_on(pki: Path) -> None:
+    config = read(POOLD_LISTEN="10.0.0.1:7070", POOLD_PKI=str(pki))
+    assert (config.host, config.is_tls, config.advertise) == ("10.0.0.1", True, "https://10.0.0.1:7070")
+    assert read(POOLD_LISTEN="[2001:db8::1]:80", POOLD_PKI=str(pki)).advertise == "https://[2001:db8::1]:80"
+    assert read(POOLD_PKI=str(pki)).is_tls
+
+
+@pytest.mark.parametrize("missing", ["ca.pem", "host.pem", "host.key"])
+def test_a_folder_without_all_certificates_serves_loopback_only(pki: Path, missing: str) -> None:
+    (pki / missing).unlink()
+    assert not read(POOLD_PKI=str(pki)).is_tls
+    with pytest.raises(ConfigError, match="loopback"):
+        read(POOLD_LISTEN="10.0.0.1:7070", POOLD_PKI=str(pki))
+
+
+def test_an_engine_that_isolates_nothing_serves_loopback_only(pki: Path) -> None:
+    with pytest.raises(ConfigError, match="POOLD_LISTEN"):
+        read(POOLD_ENGINE="local", POOLD_LISTEN="10.0.0.1:7070", POOLD_PKI=str(pki))
+    assert read(POOLD_ENGINE="local", POOLD_PKI=str(pki)).is_tls
+
+
+def test_who_listens_everywhere_says_where_gateways_find_them(pki: Path) -> None:
+    with pytest.raises(ConfigError, match="POOLD_ADVERTISE"):
+        read(POOLD_LISTEN="0.0.0.0:7070", POOLD_PKI=str(pki))
+    with pytest.raises(ConfigError, match="POOLD_ADVERTISE"):  # plain HTTP is not what this port speaks
+        read(POOLD_LISTEN="0.0.0.0:7070", POOLD_PKI=str(pki), POOLD_ADVERTISE="http://127.0.0.1:7070")
+    config = read(POOLD_LISTEN="0.0.0.0:7070", POOLD_PKI=str(pki), POOLD_ADVERTISE="https://rack-1.example:7070")
+    assert config.advertise == "https://rack-1.example:7070"

@@ -123,7 +123,7 @@ async def test_a_client_that_leaves_during_creation_leaves_nothing_that_does_not
     async with open_host(tmp_path) as host:
         host.engine.held.add("resume")
         _, writer = await asyncio.open_connection("127.0.0.1", host.port)
-        writer.write(b'POST /v1/sandboxes HTTP/1.1\r\nHost: a\r\nContent-Length: 17\r\n\r\n{"timeout_sec":1}')
+        writer.write(host.head("POST", "/v1/sandboxes", "Content-Length: 17") + b'{"timeout_sec":1}')
         await host.until(lambda: host.engine.calls["resume"] > 0)
         writer.close()
         host.engine.held.clear()

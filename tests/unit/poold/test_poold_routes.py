@@ -10,8 +10,8 @@ from starlette.routing import BaseRoute, Match, Route
 from poold.api.app import OPERATORS_ROUTES, ROUTES
 from tests.unit.limits.exposition import Family, parse
 from tests.unit.poold.poold_host import Host, open_host
-from tests.unit.poold.poold_refusals import CLIENTS, OPERATORS
-from tests.unit.poold.test_poold_api import BAD_REQUESTS, UNKNOWN
+from tests.unit.poold.poold_refusals import CLIENTS, GATEWAYS, OPERATORS
+from tests.unit.poold.test_poold_api import BAD_REQUESTS, UNKNOWN, stopped
 from tests.unit.poold.test_poold_terminal import BAD_TERMINALS
 
 pytestmark = pytest.mark.usefixtures("nothing_warm")
@@ -35,6 +35,8 @@ WITHOUT_INPUT = {
     "/healthz",
     "/readyz",
     "/metrics",
+    "/v1/usage",
+    "/v1/host",
     "/admin/status",
     "/admin/top",
     "/admin/images",
@@ -45,7 +47,7 @@ WITHOUT_INPUT = {
 
 
 def test_every_route_has_a_refusal_in_the_tests() -> None:
-    refusals = [(method, path) for method, path, *_ in [*BAD_REQUESTS, *CLIENTS, *OPERATORS]]
+    refusals = [(method, path) for method, path, *_ in [*BAD_REQUESTS, *CLIENTS, *GATEWAYS, *OPERATORS]]
     refusals += [("WS", f"{UNKNOWN}/terminal{query}") for query in BAD_TERMINALS]
     missing = [route for route in (*ROUTES, *OPERATORS_ROUTES) if not is_refused_somewhere(route, refusals)]
     assert missing == []
@@ -53,8 +55,9 @@ def test_every_route_has_a_refusal_in_the_tests() -> None:
 
 async def test_every_bad_request_of_a_client_names_its_field(tmp_path: Path) -> None:
     async with open_host(tmp_path) as host:
-        for method, path, body, status, code, field in CLIENTS:
-            reply = await host.ask(method, path, body)
+        known = await stopped(host)
+        for method, path, body, status, code, field in [*CLIENTS, *GATEWAYS]:
+            reply = await host.ask(method, path if status == 404 else path.replace(UNKNOWN, known), body)
             assert (reply.status, reply.code) == (status, code), (method, path, reply.body[:200])
             assert field is None or reply.json["error"]["field"] == field
         await host.assert_nothing_is_used()

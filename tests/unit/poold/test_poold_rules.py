@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import connect
 
 from tests.unit.poold.poold_fake_guest import refusal
 from tests.unit.poold.poold_host import Host, open_host
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("nothing_warm")
 
 
 async def view(host: Host, sandbox: str) -> dict[str, Any]:
-    found: dict[str, Any] = (await host.ask("GET", f"/v1/sandboxes/{sandbox}")).json
+    found: dict[str, Any] = (await host.admin("GET", f"/v1/sandboxes/{sandbox}")).json
     return found
 
 
@@ -175,7 +174,7 @@ async def while_a_command_runs(host: Host, sandbox: str, check: Callable[[], Awa
 
 
 async def while_a_terminal_is_open(host: Host, sandbox: str, check: Callable[[], Awaitable[None]]) -> None:
-    async with connect(host.urls(f"/v1/sandboxes/{sandbox}/terminal"), proxy=None) as socket:
+    async with host.dial(f"/v1/sandboxes/{sandbox}/terminal") as socket:
         await socket.recv()
         await check()
 
@@ -306,7 +305,7 @@ async def test_an_owners_rules_are_the_defaults_of_its_requests(tmp_path: Path) 
         assert (await host.admin("GET", "/admin/owners/ann@example.org/rules")).json == put.json
 
         async def made(owner: str, **wanted: object) -> dict[str, Any]:
-            reply = await host.ask("POST", "/v1/sandboxes", wanted, Warren_Owner=owner)
+            reply = await host.ask("POST", "/v1/sandboxes", wanted, owner=owner)
             found: dict[str, Any] = reply.json
             assert found["owner"] == owner
             return found
@@ -327,6 +326,6 @@ async def test_an_owners_rules_are_the_defaults_of_its_requests(tmp_path: Path) 
 async def test_an_owner_with_an_odd_name_is_refused(tmp_path: Path) -> None:
     async with open_host(tmp_path) as host:
         for name in ("a b", "-a", "ä", "a" * 65, "a/b"):
-            reply = await host.ask("POST", "/v1/sandboxes", {}, Warren_Owner=name.encode().decode("latin-1"))
+            reply = await host.admin("POST", "/v1/sandboxes", {}, Warren_Owner=name.encode().decode("latin-1"))
             assert (reply.status, reply.code, reply.json["error"]["field"]) == (400, "bad_field", "owner"), name
         await host.assert_nothing_is_used()

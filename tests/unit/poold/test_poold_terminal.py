@@ -7,8 +7,8 @@ from pathlib import Path
 
 import orjson
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.unit.poold.poold_fake_guest import refusal
 from tests.unit.poold.poold_host import Host, open_host
@@ -16,8 +16,7 @@ from tests.unit.poold.poold_host import Host, open_host
 
 @contextlib.asynccontextmanager
 async def terminal(host: Host, sandbox: str, query: str = "") -> AsyncIterator[ClientConnection]:
-    url = f"ws://127.0.0.1:{host.port}/v1/sandboxes/{sandbox}/terminal{query}"
-    async with connect(url, proxy=None, max_size=None) as socket:
+    async with host.dial(f"/v1/sandboxes/{sandbox}/terminal{query}") as socket:
         yield socket
 
 
@@ -109,10 +108,12 @@ async def test_a_terminal_that_cannot_be_opened_says_why(tmp_path: Path) -> None
             async with terminal(host, sandbox, query) as socket:
                 said, code, reason = await end_of(socket)
                 assert (orjson.loads(said[0])["error"]["code"], code, reason) == (expected, 4400, expected), query[:50]
-        for unknown in ("sb-aaaaaaaaaaaaaaaa", "nonsense"):
-            async with terminal(host, unknown) as socket:
-                said, code, reason = await end_of(socket)
-                assert (orjson.loads(said[0])["error"]["code"], code, reason) == ("not_found", 4400, "not_found")
+        for unknown, expected in {"sb-aaaaaaaaaaaaaaaa": "not_mine", "nonsense": "not_found"}.items():
+            with pytest.raises(InvalidStatus) as refused:
+                async with terminal(host, unknown):
+                    pass
+            reply = refused.value.response
+            assert (reply.status_code, orjson.loads(reply.body)["error"]["code"]) == (404, expected)
         await host.ask("DELETE", f"/v1/sandboxes/{sandbox}")
         async with terminal(host, sandbox) as socket:
             assert (await end_of(socket))[1:] == (4400, "wrong_state")
@@ -188,5 +189,5 @@ async def test_a_plain_request_to_a_terminal_is_refused(tmp_path: Path) -> None:
         reply = await host.ask("GET", f"/v1/sandboxes/{await host.create()}/terminal")
         assert reply.status in (404, 426)
         with pytest.raises(Exception, match=r".+"):
-            async with connect(f"ws://127.0.0.1:{host.port}/v1/nowhere", proxy=None):
+            async with host.dial("/v1/nowhere"):
                 pass

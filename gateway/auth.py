@@ -1,0 +1,130 @@
+"""Who asks: from the key in a request to its record, or the refusal that it deserves."""
+
+import hmac
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from contract.errors import RateLimited
+from contract.keys import Forbidden, Key, NoKey, Scope, key_id
+from gateway.rates import Buckets, WrongKeys
+
+BEARER = b"bearer "
+# What a page in a browser can set on a WebSocket: a subprotocol. A key in an address would be in everybody's logs.
+SUBPROTOCOL = "warren-key."
+PLAIN = "warren"  # offered beside it, for us to take
+NO_KEY = "this needs a key: Authorization: Bearer wrn_…, or X-API-Key"
+
+Headers = Iterable[tuple[bytes, bytes]]
+Pairs = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, as their key says, and what every reply to them tells of their rate."""
+
+    key: Key
+    headers: Pairs
+
+    @property
+    def owner(self) -> str:
+        return self.key.owner
+
+
+class WrongKey(NoKey):
+    """A refusal that is written down: `action` and `known` go into the audit, the secret never does."""
+
+    def __init__(self, message: str, action: str, known: dict[str, str]) -> None:
+        super().__init__(message)
+        self.action = action
+        self.known = known
+
+
+class Throttled(RateLimited):
+    """Too many wrong keys from one address."""
+
+    action = "gateway.throttled"
+
+
+class TooFast(RateLimited):
+    """More requests than the key's rate."""
+
+    def __init__(self, message: str, *, retry_after_s: int, headers: Pairs) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.headers = headers
+
+
+class Auth:
+    """Keys as the registry last had them; buckets and counts of this gateway alone."""
+
+    def __init__(self, *, now_ms: Callable[[], int], clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_ms = now_ms
+        self._clock_s = clock_s
+        self._keys: Mapping[str, Key] = {}
+        self._buckets = Buckets()
+        self._wrong = WrongKeys()
+
+    def know(self, keys: Mapping[str, Key]) -> None:
+        """From now on these are all keys."""
+        self._keys = keys
+
+    @property
+    def keys(self) -> Mapping[str, Key]:
+        return self._keys
+
+    def caller(self, scope: Mapping[str, Any], address: str) -> Caller:
+        """Who asks, after one token of their bucket. Raises `NoKey`, `Throttled` or `TooFast`."""
+        secret = secret_of(scope["headers"], scope["type"] == "websocket")
+        if secret is None:
+            raise NoKey(NO_KEY)
+        try:
+            key = self._key(secret)
+        except WrongKey as error:
+            wait_s = self._wrong.add(address, self._clock_s())
+            if wait_s:
+                raise Throttled("too many wrong keys from this address", retry_after_s=wait_s) from error
+            raise
+        return self._within_rate(key)
+
+    def _key(self, secret: str) -> Key:
+        try:
+            asked = key_id(secret)
+        except NoKey as error:
+            raise WrongKey(error.message, "gateway.bad_key", {}) from None
+        key = self._keys.get(asked)
+        if key is None or not hmac.compare_digest(key.id, asked):
+            raise WrongKey("no such key", "gateway.bad_key", {"key": asked[:8]})
+        if not key.active:
+            raise WrongKey("the key was revoked", "gateway.revoked_key", {"key": asked[:8], "owner": key.owner})
+        if key.expires_ms is not None and key.expires_ms <= self._now_ms():
+            raise WrongKey("the key is over", "gateway.expired_key", {"key": asked[:8], "owner": key.owner})
+        return key
+
+    def _within_rate(self, key: Key) -> Caller:
+        now_s = self._clock_s()
+        bucket = self._buckets.of(key.id, key.rate, now_s)
+        if bucket.take(now_s):
+            return Caller(key, bucket.headers())
+        message = f"more than {key.rate} requests a second with this key"
+        raise TooFast(message, retry_after_s=bucket.wait_s, headers=bucket.headers())
+
+
+def need(caller: Caller, scope: Scope) -> None:
+    """Raises `Forbidden` unless the caller's key is for this."""
+    if scope not in caller.key.scopes:
+        raise Forbidden(f"this needs a key with the scope {scope}", scope=scope)
+
+
+def secret_of(headers: Headers, is_socket: bool) -> str | None:
+    """The key in a request, whatever it looks like. None if there is none."""
+    for name, value in headers:
+        if name == b"authorization" and value[: len(BEARER)].lower() == BEARER:
+            return value[len(BEARER) :].strip().decode("latin-1")
+        if name == b"x-api-key":
+            return value.decode("latin-1")
+        if is_socket and name == b"sec-websocket-protocol":
+            for offered in value.decode("latin-1").split(","):
+                if offered.strip().startswith(SUBPROTOCOL):
+                    return offered.strip().removeprefix(SUBPROTOCOL)
+    return None

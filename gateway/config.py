@@ -1,0 +1,150 @@
+"""What a gateway is told at its start, checked as a whole. Read from the environment in `__main__` and nowhere else."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from contract.errors import BadField
+from contract.hosts import NAME, host_address, is_loopback
+from gateway.errors import ConfigError
+
+DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+MAX_HOSTS = 1000
+
+
+@dataclass(frozen=True)
+class Pki:
+    """The files that `pooldctl pki issue … gateway` makes. On loopback only `tickets_key` is needed."""
+
+    folder: Path
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / "ca.pem"
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / "gateway.pem"
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "gateway.key"
+
+    @property
+    def tickets_key(self) -> Path:
+        return self.folder / "tickets.key"
+
+
+@dataclass(frozen=True)
+class Config:
+    name: str
+    host: str
+    port: int
+    tls_certificate: Path | None  # for clients
+    tls_key: Path | None
+    registry: Path
+    hosts: Mapping[str, str]  # addresses by name, in place of the registry's records; empty: the registry has them
+    pki: Pki
+    domain: str | None  # of previews
+    workers: int
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], *, hostname: str) -> "Config":
+        """Everything is checked here; messages name the variable and the value."""
+        read = _Reader(environ)
+        host, port = read.listen("GATEWAY_LISTEN", "127.0.0.1:8080")
+        certificate, key = read.pair("GATEWAY_TLS_CERT", "GATEWAY_TLS_KEY")
+        if certificate is None and not is_loopback(host):
+            raise ConfigError(
+                f"GATEWAY_LISTEN is {host}, not a loopback address: "
+                "set GATEWAY_TLS_CERT and GATEWAY_TLS_KEY, or put a proxy with TLS before a gateway on loopback"
+            )
+        return cls(
+            name=read.matching("GATEWAY_NAME", NAME, _plain_name(hostname)),
+            host=host,
+            port=port,
+            tls_certificate=certificate,
+            tls_key=key,
+            registry=read.folder("GATEWAY_REGISTRY", "keys are read from there"),
+            hosts=read.hosts("GATEWAY_HOSTS"),
+            pki=Pki(read.folder("GATEWAY_PKI", "`pooldctl pki issue CA-FOLDER gateway NAME --out FOLDER` makes it")),
+            domain=read.matching("GATEWAY_DOMAIN", DOMAIN, "") or None,
+            workers=read.integer("GATEWAY_WORKERS", 1, 1, 256),
+        )
+
+
+class _Reader:
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def integer(self, name: str, default: int, low: int, high: int) -> int:
+        text = self._environ.get(name, str(default))
+        if not re.fullmatch(r"[0-9]{1,12}", text) or not low <= int(text) <= high:
+            raise ConfigError(f"{name} must be a whole number from {low} to {high}, got {text!r}")
+        return int(text)
+
+    def matching(self, name: str, pattern: re.Pattern[str], default: str) -> str:
+        text = self._environ.get(name, default)
+        if text and not pattern.fullmatch(text):
+            raise ConfigError(f"{name} must match {pattern.pattern}, got {text!r}")
+        return text
+
+    def listen(self, name: str, default: str) -> tuple[str, int]:
+        text = self._environ.get(name, default)
+        host, _, port = text.rpartition(":")
+        if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65_535:
+            raise ConfigError(f"{name} must be ADDRESS:PORT, got {text!r}")
+        return host.strip("[]"), int(port)
+
+    def pair(self, first: str, second: str) -> tuple[Path | None, Path | None]:
+        """Two files that need each other."""
+        files = [Path(self._environ[name]).absolute() if self._environ.get(name) else None for name in (first, second)]
+        for name, path in zip((first, second), files, strict=True):
+            if path is not None and not path.is_file():
+                raise ConfigError(f"{name}: there is no file {str(path)!r}")
+        if (files[0] is None) != (files[1] is None):
+            raise ConfigError(f"{first} and {second} go together, and only one of them is set")
+        return files[0], files[1]
+
+    def folder(self, name: str, why: str) -> Path:
+        text = self._environ.get(name, "")
+        if not text:
+            raise ConfigError(f"{name} must name a folder: {why}")
+        path = Path(text).absolute()
+        if not path.is_dir():
+            raise ConfigError(f"{name}: there is no folder {text!r}")
+        return path
+
+    def hosts(self, name: str) -> dict[str, str]:
+        """`NAME=ADDRESS` or just `ADDRESS`, with commas between; without a name it is that of the machine."""
+        entries = [part.strip() for part in self._environ.get(name, "").split(",") if part.strip()]
+        if len(entries) > MAX_HOSTS:
+            raise ConfigError(f"{name} has {len(entries)} hosts; at most {MAX_HOSTS} are possible")
+        found: dict[str, str] = {}
+        for entry in entries:
+            host, address = _host(name, entry)
+            if host in found:
+                raise ConfigError(f"{name} has two hosts named {host!r}: write NAME=ADDRESS")
+            found[host] = address
+        return found
+
+
+def _host(variable: str, entry: str) -> tuple[str, str]:
+    name, equals, address = entry.partition("=")
+    if not equals:
+        name, address = "", entry
+    try:
+        host_address(address)
+    except BadField as error:
+        raise ConfigError(f"{variable}: {error.message}") from None
+    name = name or (urlsplit(address).hostname or "")
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"{variable}: {name!r} is not a host's name; write NAME=ADDRESS")
+    return name, address
+
+
+def _plain_name(hostname: str) -> str:
+    name = re.sub(r"[^a-z0-9.-]", "-", hostname.lower())[:63].strip(".-")
+    return name or "gateway"

@@ -1,0 +1,71 @@
+"""Keys, for admins: make, list, revoke, rotate. A secret is in one reply and nowhere else."""
+
+import asyncio
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from contract.errors import NotFound, shown
+from contract.fields import Fields
+from contract.keys import Key, KeyAsked, key_id, new_secret, rotation_grace
+from gateway.replies import json_reply, read_body
+from gateway.services import Call, call_of
+
+
+async def create(request: Request) -> Response:
+    call = call_of(request)
+    asked = KeyAsked.parse(await read_body(request))
+    secret = new_secret(call.services.entropy)
+    key = asked.key(key_id(secret), created_ms=call.services.now_ms())
+    await _write(call, key)
+    return json_reply({**key.view(), "secret": secret}, 201, {"Location": f"/v1/keys/{key.id}"})
+
+
+async def listed(request: Request) -> Response:
+    """All of them, oldest first."""
+    keys = (await asyncio.to_thread(call_of(request).services.registry.read)).keys
+    rows = sorted(keys.values(), key=lambda key: (key.created_ms, key.id))
+    return json_reply({"keys": [key.view() for key in rows]})
+
+
+async def get(request: Request) -> Response:
+    return json_reply((await _found(request)).view())
+
+
+async def revoke(request: Request) -> Response:
+    """From now on it opens nothing: here at once, at other gateways within seconds. Revoking again changes nothing."""
+    key = replace(await _found(request), active=False)
+    await _write(call_of(request), key)
+    return json_reply(key.view())
+
+
+async def rotate(request: Request) -> Response:
+    """A new secret with the same rights; the old one is over after the grace, at once without one."""
+    call, old = call_of(request), await _found(request)
+    fields = Fields.parse(await read_body(request))
+    grace_s = rotation_grace(fields)
+    fields.end()
+    now_ms = call.services.now_ms()
+    secret = new_secret(call.services.entropy)
+    key = replace(old, id=key_id(secret), created_ms=now_ms)
+    await _write(call, key)
+    ends_ms = min(now_ms + grace_s * 1000, old.expires_ms or 1 << 53)
+    await _write(call, replace(old, expires_ms=ends_ms) if grace_s else replace(old, active=False))
+    return json_reply({**key.view(), "secret": secret}, 201, {"Location": f"/v1/keys/{key.id}"})
+
+
+async def _write(call: Call, key: Key) -> None:
+    """A client that leaves meanwhile has its key written all the same: half of a rotation would be worse."""
+    await asyncio.shield(call.services.background.start(asyncio.to_thread(call.services.registry.write_key, key)))
+    auth = call.services.auth
+    auth.know({**auth.keys, key.id: key})
+
+
+async def _found(request: Request) -> Key:
+    """From the file, not from our memory of it: another gateway may have changed it a moment ago."""
+    asked = request.path_params["key_id"]
+    key = (await asyncio.to_thread(call_of(request).services.registry.read)).keys.get(asked)
+    if key is None:
+        raise NotFound(f"no key {shown(asked)}", key=shown(asked))
+    return key

@@ -1,0 +1,125 @@
+"""What replies look like, as JSON Schema. Where a dataclass is what is told, its schema is made from it.
+
+The rest is written here, closed (no field more, none less), and tests hold real replies against it.
+"""
+
+from contract.hosts import Host
+from contract.ids import SANDBOX
+from contract.keys import Key
+from contract.models import Next, Rules
+from contract.schema import Schema, closed, or_null, shape_of, whole
+from contract.states import State
+
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "integer"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+AMOUNT: Schema = {"type": "number", "minimum": 0}
+FLAG: Schema = {"type": "boolean"}
+AT_MS: Schema = {"type": "integer", "minimum": 0, "description": "milliseconds since 1970"}
+ANYTHING: Schema = {"type": "object"}
+SANDBOX_ID: Schema = {"type": "string", "pattern": whole(SANDBOX.pattern), "examples": ["sb-2zkqmnb5wc7hxv3a"]}
+EVENT_STREAM_TEXT: Schema = {"type": "string", "description": "server-sent events"}
+BYTES: Schema = {"type": "string", "format": "binary"}
+
+
+def ref(name: str) -> Schema:
+    """A schema that `SCHEMAS` has."""
+    if name not in SCHEMAS:
+        raise KeyError(name)
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def listed(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+SANDBOX_VIEW = closed(
+    {
+        "id": SANDBOX_ID,
+        "state": {"type": "string", "enum": [state.value for state in State]},
+        "owner": TEXT,
+        "image": TEXT,
+        "vcpus": COUNT,
+        "memory_mb": COUNT,
+        "disk_mb": COUNT,
+        "metadata": {"type": "object", "additionalProperties": TEXT},
+        "public_ports": listed({"type": "integer", "minimum": 1, "maximum": 65535}),
+        "created_ms": AT_MS,
+        "started_ms": or_null(AT_MS),
+        "paused_ms": or_null(AT_MS),
+        "ended_ms": or_null(AT_MS),
+        "expires_ms": or_null(AT_MS),
+        "rules": shape_of(Rules),
+        "next": or_null(shape_of(Next)),
+        "reason": or_null(TEXT),
+    }
+)
+
+OUTPUT = closed(
+    {
+        "exit_code": {**or_null(NUMBER), "description": "null if a signal ended it"},
+        "signal": or_null(TEXT),
+        "duration_ms": COUNT,
+        "stdout": TEXT,
+        "stdout_truncated": FLAG,
+        "stderr": TEXT,
+        "stderr_truncated": FLAG,
+    }
+)
+
+EVENT = closed({"id": COUNT, "stream": TEXT, "seq": COUNT, "at_ms": AT_MS, "kind": TEXT, "data": ANYTHING})
+
+# A guest tells these two. It may be older or newer than we are, so more may be in them.
+GUEST_HEALTH: Schema = {
+    "type": "object",
+    "properties": {"contract": COUNT, "version": TEXT, "generation": COUNT, "processes": COUNT, "quiet_ms": COUNT},
+}
+UPLOADED: Schema = {
+    "type": "object",
+    "properties": {"bytes": COUNT, "entry": ANYTHING},
+    "required": ["bytes", "entry"],
+}
+
+ERROR: Schema = closed(
+    {
+        "error": {
+            "type": "object",
+            "properties": {
+                "code": {"type": "string", "description": "for programs: it does not change"},
+                "message": {"type": "string", "description": "for people: what was wrong, and what helps"},
+            },
+            "required": ["code", "message"],
+        }
+    }
+)
+
+LINK = closed({"url": TEXT, "expires_ms": AT_MS})
+ATTACHMENT = closed({"url": TEXT, "ticket": TEXT, "expires_ms": AT_MS})
+
+USAGE = closed({"owner": TEXT, "runs": COUNT, "vcpu_s": AMOUNT, "gib_s": AMOUNT, "egress_bytes": COUNT})
+
+USED = closed({"at_ms": AT_MS, "owners": listed(USAGE), "incomplete": listed(TEXT)})
+HOST = closed(
+    {
+        **shape_of(Host)["properties"],
+        "health": {"type": "string", "enum": ["alive", "dead", "draining"]},
+        "failures": COUNT,
+    }
+)
+
+SCHEMAS: dict[str, Schema] = {
+    "Sandbox": SANDBOX_VIEW,
+    "Output": OUTPUT,
+    "Event": EVENT,
+    "Key": shape_of(Key),
+    "Host": HOST,
+    "Error": ERROR,
+}
+
+
+def with_fields(schema: Schema, **more: Schema) -> Schema:
+    """A closed object with some fields more."""
+    return closed({**schema["properties"], **more})
+
+
+NEW_KEY = with_fields(SCHEMAS["Key"], secret=TEXT)

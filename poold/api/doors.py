@@ -1,0 +1,130 @@
+"""Routes that say who may go through them. There is no other kind: a route without a rule cannot be written down."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
+
+from contract.errors import NotFound
+from contract.ids import sandbox_id
+from contract.keys import Forbidden
+from contract.tickets import Access, BadTicket, Ticket
+from poold.api.services import Services
+
+Endpoint = Callable[..., Any]
+PERSONAL: Final = frozenset({Access.READ, Access.WRITE, Access.ATTACH})  # of no use without an owner
+
+
+class Anyone(Enum):
+    """The rule of a route that needs no ticket."""
+
+    ANYONE = auto()
+
+
+ANYONE: Final = Anyone.ANYONE
+READ: Final = frozenset({Access.READ, Access.ADMIN})
+WRITE: Final = frozenset({Access.WRITE, Access.ADMIN})
+TERMINAL: Final = frozenset({Access.WRITE, Access.ATTACH, Access.ADMIN})
+ATTACH: Final = frozenset({Access.ATTACH})
+PORT: Final = frozenset({Access.PORT})
+HOST: Final = frozenset({Access.HOST})
+ADMIN: Final = frozenset({Access.ADMIN})
+
+
+class Names(Enum):
+    """The sandbox that a ticket has to name."""
+
+    NONE = auto()
+    THE_ASKED_ONE = auto()
+    A_NEW_ONE = auto()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which tickets a route takes."""
+
+    access: frozenset[Access] | Anyone
+    names: Names
+
+    def check(self, ticket: Ticket, asked: Mapping[str, Any]) -> None:
+        """Raise what is wrong with `ticket` for a request with these parameters in its path."""
+        if self.access is ANYONE:
+            return
+        if ticket.access not in self.access:
+            wanted = ", ".join(sorted(self.access))
+            raise Forbidden(f"this needs a ticket for {wanted}, got one for {ticket.access}", access=ticket.access)
+        self._check_sandbox(ticket, asked)
+        if "owner" in asked and asked["owner"] != ticket.owner:
+            raise BadTicket("the ticket is for another owner")
+        if not ticket.owner and ticket.access in PERSONAL:
+            raise BadTicket("the ticket names no owner")
+
+    def _check_sandbox(self, ticket: Ticket, asked: Mapping[str, Any]) -> None:
+        match self.names:
+            case Names.THE_ASKED_ONE if ticket.sandbox != asked["sandbox_id"]:
+                raise BadTicket("the ticket is for another sandbox")
+            case Names.A_NEW_ONE if ticket.sandbox is None:
+                raise BadTicket("the ticket does not name the sandbox to create")
+            case Names.NONE if ticket.sandbox is not None:
+                raise BadTicket("the ticket is for a sandbox, and this is about none")
+
+
+class Door(Route):
+    """A route for one method, and its rule."""
+
+    def __init__(
+        self, method: str, path: str, endpoint: Endpoint, access: frozenset[Access] | Anyone, *, makes_one: bool = False
+    ) -> None:
+        super().__init__(path, endpoint, methods=[method])
+        self.rule = Rule(access, Names.A_NEW_ONE if makes_one else _names(path))
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] in (self.methods or ()):  # else it is refused for its method
+            await _admit(self.rule, scope)
+        await super().handle(scope, receive, send)
+
+
+class SocketDoor(WebSocketRoute):
+    """A route for a WebSocket, and its rule. Who may not go through is refused before the upgrade, with a status."""
+
+    def __init__(self, path: str, endpoint: Endpoint, access: frozenset[Access] | Anyone) -> None:
+        super().__init__(path, endpoint)
+        self.rule = Rule(access, _names(path))
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _admit(self.rule, scope)
+        await super().handle(scope, receive, send)
+
+
+async def _admit(rule: Rule, scope: Scope) -> None:
+    """Let a request in, or raise what says why not."""
+    if rule.access is ANYONE:
+        return
+    ticket: Ticket | None = scope["state"]["ticket"]  # nobody is let in where no ticket was looked for
+    if ticket is None:
+        return  # the operator, who may do everything
+    found: Services = scope["app"].state.services
+    try:
+        rule.check(ticket, scope["path_params"])
+        if rule.names is Names.THE_ASKED_ONE:
+            await _must_own(ticket, scope["path_params"]["sandbox_id"], found)
+        if ticket.access is Access.ATTACH:
+            found.tickets.use(ticket)
+    except (BadTicket, Forbidden) as error:
+        found.refusals.note(scope, error, ticket)
+        raise
+
+
+async def _must_own(ticket: Ticket, asked: str, found: Services) -> None:
+    """Another's sandbox does not exist. Who may see a port that is public is for the port's route to say."""
+    owner = await found.sandboxes.owner_of(sandbox_id(asked))
+    is_anonymous = ticket.access is Access.PORT and not ticket.owner
+    if owner != ticket.owner and ticket.access is not Access.ADMIN and not is_anonymous:
+        raise NotFound(f"no sandbox {asked!r}", sandbox=asked)
+
+
+def _names(path: str) -> Names:
+    return Names.THE_ASKED_ONE if "{sandbox_id}" in path else Names.NONE

@@ -1,0 +1,86 @@
+"""Warren: sandboxes for code and agents, in microVMs on machines that you own.
+
+from warren import Warren
+
+with Warren() as warren, warren.create(image="python") as sandbox:
+    print(sandbox.run("uname -a").stdout)
+"""
+
+from warren.__about__ import __version__
+from warren.aio import AsyncSandbox, AsyncWarren
+from warren.client import Sandbox, Warren
+from warren.errors import (
+    BadKey,
+    CallerError,
+    CapacityError,
+    ConfigError,
+    Corrupted,
+    DeadlinePassed,
+    FaultError,
+    Forbidden,
+    NotFound,
+    PoolExhausted,
+    ProtocolError,
+    RateLimited,
+    StreamBroken,
+    Unreachable,
+    WarrenError,
+    WrongState,
+)
+from warren.models import (
+    CommandFailed,
+    Event,
+    Exited,
+    Info,
+    Key,
+    NewKey,
+    Result,
+    Said,
+    Started,
+    Stderr,
+    Stdout,
+    Ticket,
+    Transfer,
+)
+from warren.retries import Retries
+from warren.terminals import AsyncTerminal, Terminal
+
+__all__ = [
+    "AsyncSandbox",
+    "AsyncTerminal",
+    "AsyncWarren",
+    "BadKey",
+    "CallerError",
+    "CapacityError",
+    "CommandFailed",
+    "ConfigError",
+    "Corrupted",
+    "DeadlinePassed",
+    "Event",
+    "Exited",
+    "FaultError",
+    "Forbidden",
+    "Info",
+    "Key",
+    "NewKey",
+    "NotFound",
+    "PoolExhausted",
+    "ProtocolError",
+    "RateLimited",
+    "Result",
+    "Retries",
+    "Said",
+    "Sandbox",
+    "Started",
+    "Stderr",
+    "Stdout",
+    "StreamBroken",
+    "Terminal",
+    "Ticket",
+    "Transfer",
+    "Unreachable",
+    "Warren",
+    "WarrenError",
+    "WrongState",
+    "__version__",
+]

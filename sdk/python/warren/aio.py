@@ -1,0 +1,283 @@
+"""The client for asyncio: as `client`, method for method. Nothing here decides anything; `calls` and `flows` do."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Unpack
+
+from warren import calls, config, flows, terminals
+from warren.calls import Command, CreateOptions, RunOptions
+from warren.client import TIMEOUT_S, AllKeys
+from warren.errors import StreamBroken, Unreachable, WarrenError
+from warren.flows import Carried, Collected, Download, Execution, Following, Progress, Source, Upload
+from warren.lines import AsyncLine
+from warren.models import Event, Info, NewKey, Page, Result, Said, Transfer
+from warren.retries import Retries
+from warren.terminals import AsyncTerminal
+
+
+class AsyncWarren:
+    """A gateway. Without arguments: the one of WARREN_URL and WARREN_API_KEY, or of `warren login`."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        ca: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        retries: Retries | None = None,
+    ) -> None:
+        self._line = AsyncLine(config.resolve(url, key, ca), timeout_s, retries or Retries())
+        self.keys = AsyncKeys(self._line)
+
+    async def create(
+        self, image: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[CreateOptions]
+    ) -> "AsyncSandbox":
+        return AsyncSandbox(self._line, await self._line.send(calls.create(image, options, idempotency_key)))
+
+    async def get(self, sandbox: str) -> "AsyncSandbox":
+        return AsyncSandbox(self._line, await self._line.send(calls.get(sandbox)))
+
+    def sandboxes(
+        self,
+        state: str | Sequence[str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        image: str | None = None,
+        owner: str | None = None,
+    ) -> "AsyncListing":
+        """For `async for`."""
+        return AsyncListing(
+            self._line, lambda before: self._line.send(calls.listed(state, metadata, image, owner, before))
+        )
+
+    async def hosts(self) -> list[dict[str, Any]]:
+        return await self._line.send(calls.hosts())
+
+    async def usage(self, owner: str | None = None) -> dict[str, Any]:
+        return await self._line.send(calls.usage(owner))
+
+    async def close(self) -> None:
+        await self._line.close()
+
+    async def __aenter__(self) -> "AsyncWarren":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncListing:
+    """Sandboxes of all pages. `incomplete` names the hosts that could not be asked so far."""
+
+    def __init__(self, line: AsyncLine, fetch: Callable[[str | None], Awaitable[Page[Info]]]) -> None:
+        self.incomplete: set[str] = set()
+        self._line, self._fetch = line, fetch
+
+    async def __aiter__(self) -> AsyncIterator["AsyncSandbox"]:
+        before = None
+        while True:
+            page = await self._fetch(before)
+            self.incomplete |= set(page.incomplete)
+            for info in page.rows:
+                yield AsyncSandbox(self._line, info)
+            before = page.next
+            if before is None:
+                return
+
+
+class AsyncSandbox:
+    """A sandbox. As a block, it is destroyed at the block's end. `info` is what was told of it last."""
+
+    def __init__(self, line: AsyncLine, info: Info) -> None:
+        self._line = line
+        self.info = info
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def state(self) -> str:
+        return self.info.state
+
+    def __repr__(self) -> str:
+        return f"<AsyncSandbox {self.id} {self.state}>"
+
+    async def refresh(self) -> Info:
+        return await self._know(calls.get(self.id))
+
+    async def pause(self) -> Info:
+        return await self._know(calls.pause(self.id))
+
+    async def resume(self) -> Info:
+        return await self._know(calls.resume(self.id))
+
+    async def extend(self, timeout_sec: int) -> Info:
+        return await self._know(calls.extend(self.id, timeout_sec))
+
+    async def kill(self) -> Info:
+        return await self._know(calls.kill(self.id))
+
+    async def run(
+        self,
+        cmd: Command,
+        *,
+        check: bool = False,
+        on_stdout: Callable[[bytes], object] | None = None,
+        on_stderr: Callable[[bytes], object] | None = None,
+        kept_bytes: int = flows.KEPT_BYTES,
+        **options: Unpack[RunOptions],
+    ) -> Result:
+        collected = Collected(kept_bytes)
+        async with contextlib.aclosing(self.stream(cmd, **options)) as stream:
+            async for said in stream:
+                collected.add(said)
+                flows.tell(said, on_stdout, on_stderr)
+        result = collected.result()
+        return result.check() if check else result
+
+    async def stream(self, cmd: Command, **options: Unpack[RunOptions]) -> AsyncGenerator[Said, None]:
+        execution = Execution()
+        async with self._line.open(calls.execute(self.id, cmd, options)) as (_, pieces):
+            try:
+                async for piece in pieces:
+                    for said in execution.feed(piece):
+                        yield said
+            except StreamBroken:
+                if not execution.is_over:
+                    raise
+        execution.end()
+
+    async def signal(self, pid: int, name: str = "TERM", *, user: str = "root") -> bool:
+        return (await self.run(flows.signal_command(pid, name), user=user)).ok
+
+    async def write(
+        self, path: str, data: bytes | str, *, user: str | None = None, mode: int | None = None
+    ) -> Transfer:
+        return await self.upload(data.encode() if isinstance(data, str) else data, path, user=user, mode=mode)
+
+    async def read(self, path: str, *, user: str | None = None) -> bytes:
+        async with self._line.open(calls.download(self.id, path, user)) as (_, pieces):
+            return b"".join([piece async for piece in pieces])
+
+    async def upload(
+        self,
+        source: Source,
+        path: str,
+        *,
+        user: str | None = None,
+        mode: int | None = None,
+        progress: Progress | None = None,
+    ) -> Transfer:
+        """`progress` is called in a thread."""
+        with contextlib.closing(await asyncio.to_thread(Upload, source, progress)) as upload:
+            call = calls.upload(self.id, path, user, mode, upload.size)
+            arrived = await self._line.upload(call, upload)
+            return upload.carried.done(arrived)
+
+    async def download(
+        self,
+        path: str,
+        target: str | Path | IO[bytes],
+        *,
+        user: str | None = None,
+        progress: Progress | None = None,
+        sha256: str | None = None,
+    ) -> Transfer:
+        async with self._line.open(calls.download(self.id, path, user)) as (headers, pieces):
+            with contextlib.closing(Download(target)) as download:
+                carried = Carried(progress, flows.total_of(headers))
+                async for piece in pieces:
+                    await asyncio.to_thread(download.write, carried.saw(piece))
+                done = carried.done(sha256=sha256)
+                download.keep()
+        return done
+
+    async def events(self, after: int = 0, *, follow: bool = True) -> AsyncGenerator[Event, None]:
+        following = Following(self.id, after, self._line.retries)
+        while follow:
+            try:
+                async with self._line.open(following.call()) as (_, pieces):
+                    async for piece in pieces:
+                        for event in following.feed(piece):
+                            yield event
+                if (await self.refresh()).is_over:
+                    break
+                wait_s = following.ended_early()
+            except Unreachable as error:
+                wait_s = following.wait_s(error)
+            await asyncio.sleep(wait_s)
+        while page := await self._line.send(calls.events(self.id, following.last)):
+            for event in following.new(page):
+                yield event
+
+    async def logs(self, lines: int = 200) -> str:
+        return await self._line.send(calls.logs(self.id, lines))
+
+    async def terminal(
+        self,
+        *,
+        cols: int = 80,
+        rows: int = 24,
+        user: str | None = None,
+        cmd: str | None = None,
+        pid: int | None = None,
+        direct: bool = False,
+    ) -> AsyncTerminal:
+        query = calls.terminal_query(pid, cols, rows, user, cmd)
+        if direct:
+            door = terminals.direct(await self._line.send(calls.attach(self.id)), query)
+        else:
+            door = terminals.through_gateway(self._line.config, calls.terminal_path(self.id), query)
+        return await terminals.open_async_terminal(door)
+
+    async def preview_url(self, port: int, *, public: bool = False, expires_sec: int | None = None) -> str:
+        if public:
+            await self._know(calls.publish(self.id, port, public=True))
+        link = await self._line.send(calls.link(self.id, port, expires_sec))
+        return calls.without_pass(link) if public else link
+
+    async def unpublish(self, port: int) -> Info:
+        return await self._know(calls.publish(self.id, port, public=False))
+
+    async def _know(self, call: calls.Call[Info]) -> Info:
+        self.info = await self._line.send(call)
+        return self.info
+
+    async def __aenter__(self) -> "AsyncSandbox":
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with contextlib.suppress(WarrenError) if kind is not None else contextlib.nullcontext():
+            await self._kill_surely()
+
+    async def _kill_surely(self) -> None:
+        """Also when this task is cancelled: the request is sent to its end, and then the cancellation goes on."""
+        killing = asyncio.ensure_future(self.kill())
+        try:
+            await asyncio.shield(killing)
+        except asyncio.CancelledError:
+            with contextlib.suppress(WarrenError):
+                await killing
+            raise
+
+
+class AsyncKeys:
+    """API keys. For admin keys only."""
+
+    def __init__(self, line: AsyncLine) -> None:
+        self._line = line
+
+    async def list(self) -> AllKeys:
+        return await self._line.send(calls.keys())
+
+    async def create(self, owner: str, **fields: Any) -> NewKey:
+        return await self._line.send(calls.create_key(owner, fields))
+
+    async def revoke(self, key: str) -> None:
+        await self._line.send(calls.revoke_key(key))
+
+    async def rotate(self, key: str, grace_sec: int = 0) -> NewKey:
+        return await self._line.send(calls.rotate_key(key, grace_sec))

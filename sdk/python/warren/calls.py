@@ -1,0 +1,286 @@
+"""Every request that this package makes, and how its reply is read. No I/O: the two clients send what stands here."""
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypedDict, TypeVar
+from urllib.parse import quote
+
+from warren.errors import ProtocolError, WarrenError, error_of
+from warren.models import Event, Info, Key, NewKey, Page, Ticket, read
+
+T = TypeVar("T")
+SANDBOXES = "/v1/sandboxes"
+EVENT_STREAM = "text/event-stream"
+MAX_PAGE = 1000
+MAX_TEXT = 200  # of a reply that is not ours, in a message
+SANDBOX = re.compile(r"sb-[a-z2-7]{16}")
+
+Command = str | Sequence[str]
+Json = dict[str, Any]
+
+
+class CreateOptions(TypedDict, total=False):
+    """What a sandbox can be asked to be; what is not said is as the image, your key or the host have it."""
+
+    vcpus: int
+    memory_mb: int
+    disk_mb: int
+    timeout_sec: int
+    on_timeout: str  # "destroy" or "pause"
+    idle_sec: int
+    paused_sec: int
+    auto_resume: bool
+    env: Mapping[str, str]
+    metadata: Mapping[str, str]
+    public_ports: Sequence[int]
+
+
+class RunOptions(TypedDict, total=False):
+    """How a command is run."""
+
+    cwd: str
+    env: Mapping[str, str]
+    user: str
+    stdin: str
+    timeout_sec: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            raise ProtocolError(f"the reply is not JSON: {self.body[:MAX_TEXT]!r}") from None
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """A request, and what its reply means."""
+
+    method: str
+    path: str
+    read: Callable[[Reply], T]
+    query: tuple[tuple[str, str], ...] = ()
+    body: Any = None  # JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+    is_repeatable: bool = False  # a second time does no harm
+
+    def content(self) -> bytes | None:
+        return None if self.body is None else json.dumps(self.body, ensure_ascii=False).encode()
+
+
+def refusal(reply: Reply) -> WarrenError:
+    """The error that a reply of 400 and above means, also one that is not from a gateway."""
+    request_id = reply.headers.get("x-request-id")
+    try:
+        error = json.loads(reply.body)["error"]
+        code, message = str(error.pop("code")), str(error.pop("message"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        code, message, error = f"http_{reply.status}", repr(reply.body[:MAX_TEXT]), {}
+    after = reply.headers.get("retry-after", "")
+    if "retry_after_s" not in error and re.fullmatch(r"[0-9]{1,6}", after):
+        error["retry_after_s"] = int(after)
+    return error_of(reply.status, code, message, error, request_id)
+
+
+def create(image: str | None, options: CreateOptions, idempotency_key: str | None = None) -> Call[Info]:
+    """It has a key of its own, so that a second try gives the same sandbox."""
+    body = _given({"image": image, **options})
+    headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+    return Call("POST", SANDBOXES, _info, body=body, headers=headers, is_repeatable=True)
+
+
+def get(sandbox: str) -> Call[Info]:
+    return Call("GET", _one(sandbox), _info, is_repeatable=True)
+
+
+def listed(
+    states: str | Sequence[str] | None,
+    metadata: Mapping[str, str] | None,
+    image: str | None,
+    owner: str | None,
+    before: str | None,
+) -> Call[Page[Info]]:
+    state = states if isinstance(states, str | None) else ",".join(states)
+    asked = {"state": state, "image": image, "owner": owner, "before": before, "limit": MAX_PAGE}
+    asked |= {f"metadata.{name}": value for name, value in (metadata or {}).items()}
+    return Call("GET", SANDBOXES, _page, query=_query(asked), is_repeatable=True)
+
+
+def kill(sandbox: str) -> Call[Info]:
+    return Call("DELETE", _one(sandbox), _info, is_repeatable=True)
+
+
+def pause(sandbox: str) -> Call[Info]:
+    return Call("POST", f"{_one(sandbox)}/pause", _info)
+
+
+def resume(sandbox: str) -> Call[Info]:
+    return Call("POST", f"{_one(sandbox)}/resume", _info)
+
+
+def extend(sandbox: str, timeout_sec: int) -> Call[Info]:
+    return Call("POST", f"{_one(sandbox)}/timeout", _info, body={"timeout_sec": timeout_sec})
+
+
+def logs(sandbox: str, lines: int) -> Call[str]:
+    return Call("GET", f"{_one(sandbox)}/logs", _text, query=_query({"lines": lines}), is_repeatable=True)
+
+
+def execute(sandbox: str, cmd: Command, options: RunOptions) -> Call[None]:
+    """Never sent twice: nobody but the caller knows whether it may run again."""
+    body = _given({"cmd": cmd if isinstance(cmd, str) else list(cmd), **options})
+    query = _query({"encoding": "base64"})
+    return Call("POST", f"{_one(sandbox)}/exec", _nothing, query=query, body=body, headers={"Accept": EVENT_STREAM})
+
+
+def events(sandbox: str, after: int) -> Call[list[Event]]:
+    query = _query({"after": after, "limit": MAX_PAGE})
+    return Call("GET", f"{_one(sandbox)}/events", _events, query=query, is_repeatable=True)
+
+
+def event_stream(sandbox: str, after: int) -> Call[None]:
+    headers = {"Accept": EVENT_STREAM, "Last-Event-ID": str(after)}
+    return Call("GET", f"{_one(sandbox)}/events", _nothing, headers=headers, is_repeatable=True)
+
+
+def download(sandbox: str, path: str, user: str | None) -> Call[None]:
+    query = _query({"path": path, "user": user})
+    return Call("GET", f"{_one(sandbox)}/files", _nothing, query=query, is_repeatable=True)
+
+
+def upload(sandbox: str, path: str, user: str | None, mode: int | None, size: int | None) -> Call[int]:
+    """How many bytes arrived. It may be repeated if its source can be read again: who sends it knows."""
+    query = _query({"path": path, "user": user, "mode": None if mode is None else f"{mode:04o}"})
+    headers = {"Content-Type": "application/octet-stream"}
+    if size is not None:
+        headers["Content-Length"] = str(size)
+    return Call("PUT", f"{_one(sandbox)}/files", _bytes, query=query, headers=headers)
+
+
+def attach(sandbox: str) -> Call[Ticket]:
+    return Call("POST", f"{_one(sandbox)}/attach", lambda reply: read(Ticket, reply.json()))
+
+
+def terminal_query(
+    pid: int | None, cols: int, rows: int, user: str | None, cmd: str | None
+) -> tuple[tuple[str, str], ...]:
+    if pid is not None:
+        return _query({"pid": pid, "after": 0})
+    return _query({"cols": cols, "rows": rows, "user": user, "cmd": cmd})
+
+
+def terminal_path(sandbox: str) -> str:
+    return f"{_one(sandbox)}/terminal"
+
+
+def publish(sandbox: str, port: int, *, public: bool) -> Call[Info]:
+    return Call("PUT", f"{_one(sandbox)}/ports/{port}", _info, body={"public": public}, is_repeatable=True)
+
+
+def link(sandbox: str, port: int, expires_sec: int | None) -> Call[str]:
+    """A signed address, which lets whoever has it in. A second one does no harm."""
+    body = _given({"expires_sec": expires_sec})
+    return Call("POST", f"{_one(sandbox)}/ports/{port}/link", _url, body=body, is_repeatable=True)
+
+
+def hosts() -> Call[list[Json]]:
+    return Call("GET", "/v1/hosts", lambda reply: _rows(reply, "hosts"), is_repeatable=True)
+
+
+def usage(owner: str | None = None) -> Call[Json]:
+    return Call("GET", "/v1/usage", _object, query=_query({"owner": owner}), is_repeatable=True)
+
+
+def keys() -> Call[list[Key]]:
+    return Call("GET", "/v1/keys", lambda reply: [read(Key, row) for row in _rows(reply, "keys")], is_repeatable=True)
+
+
+def create_key(owner: str, fields: Json) -> Call[NewKey]:
+    """Never sent twice: each time there would be one more key that nobody has."""
+    return Call("POST", "/v1/keys", _new_key, body=_given({"owner": owner, **fields}))
+
+
+def revoke_key(key: str) -> Call[None]:
+    return Call("DELETE", f"/v1/keys/{quote(key, safe='')}", _nothing, is_repeatable=True)
+
+
+def rotate_key(key: str, grace_sec: int) -> Call[NewKey]:
+    return Call("POST", f"/v1/keys/{quote(key, safe='')}/rotate", _new_key, body={"grace_sec": grace_sec})
+
+
+def without_pass(link: str) -> str:
+    """The address that a link leads to, for those who need none."""
+    return link.partition("?")[0]
+
+
+def _one(sandbox: str) -> str:
+    return f"{SANDBOXES}/{quote(sandbox, safe='')}"
+
+
+def _given(fields: Mapping[str, Any]) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _query(fields: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, str(value)) for name, value in fields.items() if value is not None)
+
+
+def _object(reply: Reply) -> Json:
+    value = reply.json()
+    if not isinstance(value, dict):
+        raise ProtocolError(f"the reply is not a JSON object but {type(value).__name__}")
+    return value
+
+
+def _rows(reply: Reply, name: str) -> list[Json]:
+    rows = _object(reply).get(name)
+    if not isinstance(rows, list):
+        raise ProtocolError(f"the reply has no list {name!r}")
+    return rows
+
+
+def _info(reply: Reply) -> Info:
+    return read(Info, reply.json())
+
+
+def _page(reply: Reply) -> Page[Info]:
+    rows = [read(Info, row) for row in _rows(reply, "sandboxes")]
+    told = _object(reply)
+    return Page(rows, told.get("next"), tuple(str(host) for host in told.get("incomplete") or ()))
+
+
+def _events(reply: Reply) -> list[Event]:
+    return [read(Event, row) for row in _rows(reply, "events")]
+
+
+def _bytes(reply: Reply) -> int:
+    return int(_object(reply).get("bytes", -1))
+
+
+def _url(reply: Reply) -> str:
+    url = _object(reply).get("url")
+    if not isinstance(url, str):
+        raise ProtocolError("the reply has no address")
+    return url
+
+
+def _new_key(reply: Reply) -> NewKey:
+    told = _object(reply)
+    return NewKey(read(Key, told.get("key", told)), str(told.get("secret", "")))
+
+
+def _text(reply: Reply) -> str:
+    return reply.body.decode("utf-8", "replace")
+
+
+def _nothing(reply: Reply) -> None:
+    return None

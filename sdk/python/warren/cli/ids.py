@@ -1,0 +1,44 @@
+"""Which sandbox is meant by what was typed: an id, the first characters of one, or a name."""
+
+from collections.abc import Iterable
+
+from warren.calls import SANDBOX
+from warren.cli.errors import NoSuchThing, UsageError
+from warren.cli.text import clean
+from warren.client import Sandbox, Warren
+
+KIND = "sb-"
+MIN_CHARS = 3  # of an id, after its kind; fewer are not meant to name one
+NAME = "name"  # the metadata that `create --name` gives
+
+
+def find(warren: Warren, typed: str) -> Sandbox:
+    """The sandbox that is meant. Names come before first characters, those that stopped come last."""
+    if SANDBOX.fullmatch(typed):
+        return warren.get(typed)
+    for state in (None, "stopped"):
+        found = _by_name(warren, typed, state) or _by_prefix(warren, typed, state)
+        if found is not None:
+            return found
+    raise NoSuchThing(f"there is no sandbox {typed!r}", hint="see `warren ls --all`")
+
+
+def _by_name(warren: Warren, typed: str, state: str | None) -> Sandbox | None:
+    """Looked at here too: what is meant for one sandbox must not reach another, whoever answers."""
+    named = warren.sandboxes(state, {NAME: typed})
+    return _one(typed, (sandbox for sandbox in named if sandbox.info.metadata.get(NAME) == typed))
+
+
+def _by_prefix(warren: Warren, typed: str, state: str | None) -> Sandbox | None:
+    begun = KIND + typed.removeprefix(KIND)
+    if len(begun) < len(KIND) + MIN_CHARS:
+        return None
+    return _one(typed, (sandbox for sandbox in warren.sandboxes(state) if sandbox.id.startswith(begun)))
+
+
+def _one(typed: str, sandboxes: Iterable[Sandbox]) -> Sandbox | None:
+    found = {sandbox.id: sandbox for sandbox in sandboxes}
+    if len(found) > 1:
+        some = ", ".join(sorted(found)[:5])
+        raise UsageError(f"{typed!r} could be any of {clean(some)}" + (" …" if len(found) > 5 else ""))
+    return next(iter(found.values()), None)

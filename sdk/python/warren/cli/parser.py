@@ -1,0 +1,243 @@
+"""What can be asked for, as an argparse tree. A leaf's `run` names the module and the function that do it.
+
+Nothing of them is imported here: help and completion are quick, and a command loads only what it needs.
+Names of arguments matter to completion: `sandbox`, `sandboxes`, `source` and `target` are completed by asking.
+"""
+
+import argparse
+import re
+from typing import Any
+
+from warren.__about__ import __version__
+
+EPILOG = """\
+exit codes:
+  0  done                           3  the gateway is not reachable
+  1  it failed, or was refused      4  there is no such thing
+  2  it was asked wrongly           130  interrupted
+  exec and attach exit with the command's own code, and 128+n after signal n;
+  exec with 125 if it was not run or its end is not known, 124 if its time was up.
+
+environment:
+  WARREN_URL, WARREN_API_KEY   the gateway and the key; else what `warren login` keeps
+  WARREN_CA                    a file of certificates that vouch for the gateway
+  NO_COLOR                     nothing is printed bold
+
+ID is a sandbox's id, the first characters of it (3 at least), or the name that it was created with.
+"""
+SECONDS = "N"
+PATIENCE_S = 120.0  # a machine of a new shape is booted first, which takes a while without KVM
+Group = Any  # argparse's type for the subcommands of a parser has no public name
+
+
+def build() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="warren",
+        description="Sandboxes for code and agents, in microVMs on machines that you own.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"warren {__version__}")
+    _common(parser)
+    top = parser.add_subparsers(metavar="COMMAND", required=True)
+    _login(top)
+    _create(_leaf(top, "create", "sandboxes.create", "make a sandbox, and print its id"))
+    _ls(_leaf(top, "ls", "sandboxes.ls", "list your sandboxes, newest first"))
+    _one(top, "get", "sandboxes.get", "all about one")
+    _exec(_one(top, "exec", "execute.execute", "run a command in a sandbox: exec ID [options] [--] CMD…"))
+    _copy(_leaf(top, "cp", "copy.copy", "copy a file or a folder into a sandbox or out of it"))
+    _attach(_one(top, "attach", "attach.attach", "a terminal in a sandbox: a new shell, or the one you left"))
+    _events(top)
+    _lives(top)
+    _preview(_one(top, "preview", "preview.preview", "an address that shows a port of a sandbox"))
+    _leaf(top, "hosts", "admin.hosts", "the hosts and how they are (admin)")
+    usage = _leaf(top, "usage", "admin.usage", "what was used")
+    usage.add_argument("--owner", metavar="NAME", help="somebody else's (admin)")
+    _keys(_group(top, "keys", "API keys (admin)"))
+    completion = _leaf(top, "completion", "completion.script", "a script that completes words in your shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    # For those scripts only, and therefore without a help text.
+    top.add_parser("__complete", allow_abbrev=False).set_defaults(run="completion.complete", words=[])
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    """Options that may stand before and after the command: without defaults, or the latter would undo the former."""
+    group = parser.add_argument_group("for every command")
+    absent = argparse.SUPPRESS
+    group.add_argument("--json", action="store_true", default=absent, help="for programs")
+    group.add_argument("--url", metavar="URL", default=absent, help="the gateway")
+    group.add_argument("--patience", type=_positive, metavar="SECONDS", default=absent, help="with an answer (120)")
+
+
+def _group(parent: Group, name: str, help: str) -> Group:
+    parser = parent.add_parser(name, help=help, description=help, allow_abbrev=False)
+    _common(parser)
+    return parser.add_subparsers(metavar="COMMAND", required=True)
+
+
+def _leaf(parent: Group, name: str, run: str, help: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = parent.add_parser(name, help=help, description=help, allow_abbrev=False)
+    parser.set_defaults(run=run)
+    _common(parser)
+    return parser
+
+
+def _one(parent: Group, name: str, run: str, help: str) -> argparse.ArgumentParser:
+    parser = _leaf(parent, name, run, help)
+    parser.add_argument("sandbox", metavar="ID", help="a sandbox")
+    return parser
+
+
+def _login(top: Group) -> None:
+    login = _leaf(top, "login", "login.login", "keep a gateway's address and a key; the key is asked for, or read")
+    login.add_argument("address", metavar="URL", nargs="?", help="the gateway")
+    login.add_argument("--ca", metavar="FILE", help="certificates that vouch for it")
+    _leaf(top, "logout", "login.logout", "forget them")
+
+
+def _create(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--image", metavar="NAME", help="python, minimal, …; the host's default")
+    parser.add_argument("--name", metavar="NAME", help="a name, which stands for its id")
+    parser.add_argument("--vcpus", type=_count, metavar="N")
+    parser.add_argument("--memory-mb", type=_count, metavar="MB")
+    parser.add_argument("--disk-mb", type=_count, metavar="MB")
+    parser.add_argument(
+        "--timeout", dest="timeout_sec", type=_seconds, metavar="TIME", help="how long it lives: 90, 30m, 2h"
+    )
+    parser.add_argument("--on-timeout", choices=("pause", "destroy"), help="what happens then")
+    parser.add_argument(
+        "--idle", dest="idle_sec", type=_seconds, metavar="TIME", help="pause it after so long without use"
+    )
+    parser.add_argument(
+        "--paused", dest="paused_sec", type=_seconds, metavar="TIME", help="destroy it after so long in pause"
+    )
+    parser.add_argument(
+        "--auto-resume", action=argparse.BooleanOptionalAction, default=None, help="resume it on the next request"
+    )
+    _pairs(parser, "--env", "for every command in it")
+    _pairs(parser, "--metadata", "shown with the sandbox")
+    parser.add_argument("--public-port", action="append", default=[], type=_port, metavar="PORT", help="for everybody")
+
+
+def _pairs(parser: argparse.ArgumentParser, name: str, help: str) -> None:
+    parser.add_argument(name, action="append", default=[], type=_pair, metavar="K=V", help=help)
+
+
+def _ls(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-a", "--all", action="store_true", help="stopped ones too")
+    parser.add_argument("--state", metavar="STATE[,STATE]", help="only in these states")
+    parser.add_argument("--image", metavar="NAME", help="only of this image")
+    parser.add_argument("--owner", metavar="NAME", help="somebody else's, or * for everybody's (admin)")
+    _pairs(parser, "--metadata", "only those with it")
+    parser.add_argument("-q", "--quiet", action="store_true", help="only their ids")
+    parser.add_argument("-w", "--watch", action="store_true", help="again and again, until you interrupt it")
+
+
+def _exec(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", metavar="CMD", nargs="*", help="a command line, or a program and its arguments")
+    parser.add_argument("-i", "--stdin", action="store_true", help="give it our standard input")
+    parser.add_argument("-u", "--user", help="who runs it (user)")
+    parser.add_argument("--cwd", metavar="DIR", help="where it runs (/workspace)")
+    _pairs(parser, "--env", "for this command")
+    parser.add_argument("--timeout", dest="timeout_sec", type=_seconds, metavar="TIME", help="then it is killed")
+
+
+def _copy(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SRC", help="a path here, ID:PATH, or - for standard input")
+    parser.add_argument("target", metavar="DST", help="a path here, ID:PATH, or - for standard output")
+    parser.add_argument("-u", "--user", help="whose it is in the sandbox (user)")
+
+
+def _attach(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-u", "--user", help="who the shell runs as (user)")
+    parser.add_argument("--cmd", metavar="LINE", help="run this command line in place of a shell")
+    parser.add_argument("--new", action="store_true", help="a new shell, even if you left one")
+    parser.add_argument("--pid", type=_count, metavar="N", help="the shell with this number")
+    parser.add_argument("--via-gateway", action="store_true", help="do not go to the host itself")
+    parser.add_argument("--detach-key", metavar="KEY", default="ctrl-]", help="leaves the shell running (%(default)s)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not tell the detach key")
+
+
+def _events(top: Group) -> None:
+    events = _one(top, "events", "events.events", "what happened to a sandbox")
+    events.add_argument("--after", type=_number, default=0, metavar="SEQ", help="only what came behind it")
+    events.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
+    logs = _one(top, "logs", "sandboxes.logs", "what its machine's supervisor logged")
+    logs.add_argument("-n", "--lines", type=_count, default=200, metavar="N", help="the last N lines (200)")
+
+
+def _lives(top: Group) -> None:
+    for name, help in (("pause", "put them to sleep on disk"), ("resume", "wake them"), ("rm", "destroy them")):
+        many = _leaf(top, name, f"sandboxes.{name}", help)
+        many.add_argument("sandboxes", metavar="ID", nargs="+")
+    timeout = _one(top, "timeout", "sandboxes.timeout", "give it so long from now on")
+    timeout.add_argument("seconds", metavar="TIME", type=_seconds, help="90, 30m, 2h, 1d")
+
+
+def _preview(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("port", metavar="PORT", type=_port)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--public", action="store_true", help="show it to everybody")
+    which.add_argument("--private", action="store_true", help="no longer to everybody")
+    parser.add_argument(
+        "--expires", dest="expires_sec", type=_seconds, metavar="TIME", help="how long the link is good"
+    )
+    parser.add_argument("--open", action="store_true", help="in your browser")
+
+
+def _keys(group: Group) -> None:
+    _leaf(group, "ls", "admin.keys_ls", "list them")
+    create = _leaf(group, "create", "admin.keys_create", "make one, and show its secret this once")
+    create.add_argument("owner", metavar="OWNER")
+    create.add_argument("--name", metavar="TEXT", help="for people")
+    create.add_argument("--plan", metavar="NAME")
+    create.add_argument("--scope", action="append", default=[], choices=("sandboxes", "tasks", "admin"))
+    create.add_argument("--rate", type=_count, metavar="N", help="requests a second")
+    create.add_argument("--days", type=_count, metavar="N", help="then it expires")
+    for name in ("vcpus", "memory-mb", "disk-mb"):
+        create.add_argument(f"--{name}", type=_count, metavar="N", help="of all its sandboxes together")
+    revoke = _leaf(group, "revoke", "admin.keys_revoke", "end one")
+    rotate = _leaf(group, "rotate", "admin.keys_rotate", "a new secret for the same rights")
+    for parser in (revoke, rotate):
+        parser.add_argument("key", metavar="KEY", help="its id, or the first characters of it")
+    rotate.add_argument("--grace", type=_seconds, default=0, metavar="TIME", help="how long the old one is good (0)")
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,15}", text):
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,12}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, got {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,8})([smhd]?)", text)
+    if match is None or int(match[1]) < 1:
+        raise argparse.ArgumentTypeError(f"must be a time like 90, 30m, 2h or 1d, got {text!r}")
+    return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
+
+
+def _positive(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) or float(text) <= 0:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
+    return float(text)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
+    return name, value

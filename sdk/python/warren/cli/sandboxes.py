@@ -1,0 +1,184 @@
+"""`warren create`, `ls`, `get`, `rm`, `pause`, `resume`, `timeout`, `logs`."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from warren.cli import errors
+from warren.cli.context import Context
+from warren.cli.ids import NAME, find
+from warren.cli.output import moment, say
+from warren.cli.progress import busy
+from warren.cli.text import clean_lines, megabytes, pairs, relative, span
+from warren.client import Sandbox
+from warren.errors import Unreachable, WarrenError
+from warren.models import Info
+
+TITLES = ("ID", "NAME", "STATE", "IMAGE", ">VCPUS", ">MEMORY", "CREATED", "NEXT", "NOTE")
+EVERY_STATE = ("pending", "starting", "running", "paused", "stopped", "error")
+RULES = ("timeout_sec", "on_timeout", "idle_sec", "paused_sec", "auto_resume")
+WATCH_S = 2.0
+HOME_AND_CLEAR = "\x1b[H\x1b[J"
+
+
+def create(context: Context) -> int:
+    asked, out = context.asked, context.out
+    fields = {name: getattr(asked, name) for name in ("vcpus", "memory_mb", "disk_mb", *RULES)}
+    metadata = dict(asked.metadata) | ({NAME: asked.name} if asked.name else {})
+    fields |= {"env": dict(asked.env), "metadata": metadata, "public_ports": asked.public_port}
+    given: Any = {name: value for name, value in fields.items() if value not in (None, {}, [])}
+    with busy("creating a sandbox"):
+        sandbox = context.warren.create(asked.image, **given)
+    if out.as_json:
+        out.json(asdict(sandbox.info))
+    else:
+        out.line(sandbox.id)
+    return errors.DONE
+
+
+def ls(context: Context) -> int:
+    while True:
+        _list(context)
+        if not context.asked.watch:
+            return errors.DONE
+        time.sleep(WATCH_S)
+
+
+def _list(context: Context) -> None:
+    asked, out = context.asked, context.out
+    states = asked.state.split(",") if asked.state else EVERY_STATE if asked.all else None
+    listing = context.warren.sandboxes(states, dict(asked.metadata), asked.image, asked.owner)
+    with busy("asking the hosts"):
+        infos = [sandbox.info for sandbox in listing]
+    if out.as_json:
+        told = {"sandboxes": [asdict(info) for info in infos], "incomplete": sorted(listing.incomplete)}
+        (out.json_line if asked.watch else out.json)(told)
+    elif asked.quiet:
+        for info in infos:
+            out.line(info.id)
+    else:
+        lines = out.table_lines(TITLES, [_cells(info, out.now_ms) for info in infos])
+        out.raw((HOME_AND_CLEAR if asked.watch and out.is_terminal else "") + "\n".join(lines) + "\n")
+    if listing.incomplete:
+        say(f"the list is not whole: {', '.join(sorted(listing.incomplete))} cannot be asked")
+
+
+def _cells(info: Info, now_ms: int) -> tuple[object, ...]:
+    metadata = dict(info.metadata)
+    return (
+        info.id,
+        metadata.pop(NAME, "-"),
+        info.state,
+        info.image,
+        info.vcpus,
+        megabytes(info.memory_mb),
+        relative(info.created_ms, now_ms),
+        next_step(info, now_ms),
+        info.reason or pairs(metadata),
+    )
+
+
+def next_step(info: Info, now_ms: int) -> str:
+    """What will happen to a sandbox by itself: `pause in 3m (idle)`."""
+    step = info.next
+    if step is None:
+        return "-"
+    at = "now" if step["at_ms"] <= now_ms else relative(step["at_ms"], now_ms)
+    return f"{step['action']} {at} ({step['why']})"
+
+
+def get(context: Context) -> int:
+    out = context.out
+    info = find(context.warren, context.asked.sandbox).info
+    if out.as_json:
+        out.json(asdict(info))
+        return errors.DONE
+    times = {name: getattr(info, f"{name}_ms") for name in ("created", "started", "paused", "ended", "expires")}
+    out.facts(
+        {
+            "id": info.id,
+            "state": info.state,
+            "reason": info.reason or "-",
+            "owner": info.owner or "-",
+            "image": info.image,
+            "size": f"{info.vcpus} vcpus, {megabytes(info.memory_mb)} memory, {megabytes(info.disk_mb)} disk",
+            **{name: _time(at_ms, out.now_ms) for name, at_ms in times.items()},
+            "next": next_step(info, out.now_ms),
+            "rules": rules_text(info.rules),
+            "public ports": ", ".join(map(str, info.public_ports)) or "-",
+            **{f"metadata {name}": value for name, value in info.metadata.items()},
+        }
+    )
+    return errors.DONE
+
+
+def _time(at_ms: int | None, now_ms: int) -> str:
+    return "-" if at_ms is None else f"{moment(at_ms)} ({relative(at_ms, now_ms)})"
+
+
+def rules_text(rules: Any) -> str:
+    """Rules as a sentence."""
+    said = []
+    if rules.get("timeout_sec") is not None:
+        said.append(f"{rules.get('on_timeout') or 'destroy'} after {span(rules['timeout_sec'])}")
+    if rules.get("idle_sec") is not None:
+        said.append(f"pause when idle for {span(rules['idle_sec'])}")
+    if rules.get("paused_sec") is not None:
+        said.append(f"destroy when paused for {span(rules['paused_sec'])}")
+    if rules.get("auto_resume"):
+        said.append("resume on the next request")
+    return ", ".join(said) or "-"
+
+
+def rm(context: Context) -> int:
+    return _each(context, "removing", Sandbox.kill)
+
+
+def pause(context: Context) -> int:
+    return _each(context, "pausing", Sandbox.pause)
+
+
+def resume(context: Context) -> int:
+    return _each(context, "resuming", Sandbox.resume)
+
+
+def _each(context: Context, doing: str, act: Callable[[Sandbox], Info]) -> int:
+    """Do it to every sandbox that was named. One that fails is told and does not keep the others from it."""
+    infos: list[Info] = []
+    code = errors.DONE
+    for typed in context.asked.sandboxes:
+        try:
+            with busy(f"{doing} {typed}"):
+                info = act(find(context.warren, typed))
+        except Unreachable:
+            raise
+        except WarrenError as error:
+            say(f"{typed}: {error}")
+            code = code or errors.exit_code_of(error)
+            continue
+        infos.append(info)
+        if not context.out.as_json:
+            context.out.line(f"{info.id} {info.state}")
+    if context.out.as_json:
+        context.out.json({"sandboxes": [asdict(info) for info in infos]})
+    return code
+
+
+def timeout(context: Context) -> int:
+    info = find(context.warren, context.asked.sandbox).extend(context.asked.seconds)
+    if context.out.as_json:
+        context.out.json(asdict(info))
+    else:
+        context.out.line(f"{info.id} {next_step(info, context.out.now_ms)}")
+    return errors.DONE
+
+
+def logs(context: Context) -> int:
+    out = context.out
+    text = find(context.warren, context.asked.sandbox).logs(context.asked.lines)
+    if out.as_json:
+        out.json({"lines": text.splitlines()})
+    else:
+        out.raw(clean_lines(text) + ("\n" if text and not text.endswith("\n") else ""))
+    return errors.DONE

@@ -1,0 +1,168 @@
+"""A folder as a tar stream, both ways. What comes out of a sandbox is hostile: it stays within its folder."""
+
+import contextlib
+import os
+import shutil
+import stat
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+PIECE_BYTES = 1 << 18
+LINK_CHARS = 4096
+Warn = Callable[[str], None]
+
+
+class Packed:
+    """A folder as the bytes of a tar, made while they are read. As a block: its thread is gone after it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._error: BaseException | None = None
+        self._read_end, self._write_end = os.pipe()
+        self._packing = threading.Thread(target=self._pack, daemon=True)
+
+    def seekable(self) -> bool:
+        return False
+
+    def read(self, count: int) -> bytes:
+        data = os.read(self._read_end, min(count, PIECE_BYTES))
+        if not data:
+            self._packing.join()
+            if self._error is not None:  # half a tar must not look like a whole one
+                raise self._error
+        return data
+
+    def _pack(self) -> None:
+        try:
+            with (
+                open(self._write_end, "wb", buffering=PIECE_BYTES) as out,  # noqa: PTH123 — a descriptor
+                tarfile.open(mode="w|", fileobj=cast(Any, out), format=tarfile.PAX_FORMAT) as tar,
+            ):
+                tar.add(self._folder, arcname=".", filter=_nobodys)
+        except BaseException as error:
+            self._error = error
+
+    def __enter__(self) -> "Packed":
+        self._packing.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._read_end)  # whoever still packs gets a broken pipe
+        self._packing.join()
+
+
+def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Who owns it here means nothing there. Devices, sockets and pipes stay here."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member if member.isreg() or member.isdir() or member.issym() or member.islnk() else None
+
+
+def size_of(folder: Path) -> int:
+    """About how many bytes its tar has."""
+    found = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                found += (Path(where) / name).lstat().st_size + 1024
+    return found
+
+
+class Pieces:
+    """A file to read from, out of pieces as they come."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._held = bytearray()
+
+    def read(self, count: int) -> bytes:
+        while len(self._held) < count and (piece := next(self._pieces, None)) is not None:
+            self._held += piece
+        data = bytes(self._held[:count])
+        del self._held[:count]
+        return data
+
+    def drain(self) -> None:
+        """To the end: there the sandbox says whether it was all."""
+        for _ in self._pieces:
+            pass
+
+
+def unpack(source: Pieces, folder: Path, warn: Warn) -> None:
+    """Write the tar's files and folders into `folder`, and its links last: nothing is written through one of them."""
+    links: list[tuple[Path, str]] = []
+    modes: list[tuple[Path, int]] = []
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(mode="r|", fileobj=cast(Any, source), errorlevel=2) as tar:
+        for member in tar:
+            place = _place(folder, member.name)
+            if place is None:
+                warn(f"left out: {member.name!r} is outside of the folder")
+            elif member.isdir():
+                _make_folder(folder, place)
+                modes.append((place, member.mode & 0o777 | stat.S_IRWXU))
+            elif member.isreg():
+                _write(folder, place, member, cast(IO[bytes], tar.extractfile(member)))
+            elif member.issym() and _stays_inside(member):
+                links.append((place, member.linkname))
+            else:
+                warn(f"left out: {member.name!r} is {_kind(member)}")
+    for place, target in links:
+        _link(folder, place, target)
+    for place, mode in reversed(modes):
+        place.chmod(mode)
+
+
+def _place(folder: Path, name: str) -> Path | None:
+    """Where a member goes; nowhere if it would leave the folder."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        return None
+    return folder / path
+
+
+def _make_folder(folder: Path, place: Path) -> None:
+    """`place` and what is above it, as real folders: a link that was there already is not followed."""
+    current = folder
+    for part in place.relative_to(folder).parts:
+        current = current / part
+        if current.is_symlink():
+            current.unlink()
+        current.mkdir(exist_ok=True)
+
+
+def _write(folder: Path, place: Path, member: tarfile.TarInfo, content: IO[bytes]) -> None:
+    _make_folder(folder, place.parent)
+    place.unlink(missing_ok=True)
+    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "wb") as out:  # noqa: PTH123 — a descriptor
+        shutil.copyfileobj(content, out, PIECE_BYTES)
+    place.chmod(member.mode & 0o777)
+    os.utime(place, (member.mtime, member.mtime))
+
+
+def _stays_inside(member: tarfile.TarInfo) -> bool:
+    """The link leads to somewhere in the folder, wherever that folder is."""
+    if member.linkname.startswith("/") or len(member.linkname) > LINK_CHARS:
+        return False
+    depth = len(PurePosixPath(member.name).parent.parts)
+    for part in PurePosixPath(member.linkname).parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return False
+    return True
+
+
+def _link(folder: Path, place: Path, target: str) -> None:
+    _make_folder(folder, place.parent)
+    place.unlink(missing_ok=True)
+    place.symlink_to(target)
+
+
+def _kind(member: tarfile.TarInfo) -> str:
+    if member.issym():
+        return f"a link to {member.linkname!r}, which is elsewhere"
+    return "neither a file nor a folder"

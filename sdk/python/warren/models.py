@@ -1,0 +1,184 @@
+"""What the gateway tells, as plain values. Fields that are not known are skipped: old clients read new replies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from warren.errors import ProtocolError, WarrenError
+
+T = TypeVar("T")
+OVER = ("stopped", "error")  # states that a sandbox does not leave
+
+
+@dataclass(frozen=True)
+class Info:
+    """A sandbox as it was when it was asked for. Times are Unix milliseconds."""
+
+    id: str
+    state: str
+    image: str
+    vcpus: int
+    memory_mb: int
+    disk_mb: int
+    created_ms: int
+    owner: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    started_ms: int | None = None
+    paused_ms: int | None = None
+    ended_ms: int | None = None
+    expires_ms: int | None = None
+    rules: Mapping[str, Any] = field(default_factory=dict)  # what happens to it by itself
+    next: Mapping[str, Any] | None = None  # what will happen next by itself: action, at_ms, why
+    public_ports: tuple[int, ...] = ()
+    reason: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in OVER
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """A part of a list. `next` asks for the part behind it."""
+
+    rows: list[T]
+    next: str | None = None
+    incomplete: tuple[str, ...] = ()  # hosts that could not be asked
+
+
+@dataclass(frozen=True)
+class Started:
+    """The command runs; `pid` is its number in the sandbox."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Stdout:
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        """`data` as text. A character may be split between two pieces: join the bytes if that matters."""
+        return self.data.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class Stderr(Stdout):
+    pass
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The command ended. One that was killed has no exit code, but a signal's name."""
+
+    exit_code: int | None
+    signal: str | None
+    duration_ms: int
+
+
+Said = Started | Stdout | Stderr | Exited
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended, and what it said."""
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    signal: str | None = None
+    duration_ms: int = 0
+    is_truncated: bool = False  # it said more than was asked to be kept
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    def check(self) -> "Result":
+        """Itself, or `CommandFailed`."""
+        if not self.ok:
+            raise CommandFailed(self)
+        return self
+
+
+class CommandFailed(WarrenError):
+    """A command that was to succeed did not."""
+
+    code = "command_failed"
+
+    def __init__(self, result: Result) -> None:
+        how = f"signal {result.signal}" if result.signal else f"exit code {result.exit_code}"
+        last = result.stderr.strip().rpartition("\n")[2]
+        super().__init__(f"the command ended with {how}" + (f": {last[:200]}" if last else ""))
+        self.result = result
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a sandbox. `seq` counts from 1 without gaps."""
+
+    seq: int
+    kind: str
+    at_ms: int
+    data: Mapping[str, Any]
+    id: int = 0
+    stream: str = ""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A file that was carried: how much, and the SHA-256 of all its bytes in hex."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """Leave to attach one terminal, once and soon, at the sandbox's own host."""
+
+    url: str
+    ticket: str = field(repr=False)
+    expires_ms: int = 0
+    ca: str | None = None  # who vouches for that host, if not the public authorities
+
+
+@dataclass(frozen=True)
+class Key:
+    """The record of an API key."""
+
+    id: str
+    owner: str
+    name: str = ""
+    plan: str = ""
+    pools: Mapping[str, int] = field(default_factory=dict)
+    scopes: tuple[str, ...] = ()
+    rate: int = 0
+    created_ms: int = 0
+    expires_ms: int | None = None
+    active: bool = True
+
+
+@dataclass(frozen=True)
+class NewKey:
+    """A key that was made just now. Nobody can show its secret again."""
+
+    key: Key
+    secret: str = field(repr=False)
+
+
+def read(kind: type[T], value: Any) -> T:
+    """`value` as a `kind`: the fields that it has, the others as they are by default."""
+    if not isinstance(value, Mapping):
+        raise ProtocolError(f"the reply is not a JSON object but {type(value).__name__}")
+    names = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    given = {name: _plain(item) for name, item in value.items() if name in names}
+    try:
+        return kind(**given)
+    except TypeError as error:
+        raise ProtocolError(f"the reply lacks something: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,451 @@
+"""Previews through a real gateway and a real host of the local engine: its sandboxes share this machine's loopback, so
+the services in them are those of the test.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.gateway.cluster import Cluster, Program, ask, open_cluster, wait_for
+from tests.unit.poold.poold_host import OperatorsConnection
+
+LIMIT_S = 20.0
+DOMAIN = "box.test"
+Serve = Callable[["Asked", asyncio.StreamWriter], Awaitable[None]]
+HTML = "text/html,application/xhtml+xml"
+
+
+@dataclass
+class Asked:
+    line: str
+    headers: dict[str, str]
+    reader: asyncio.StreamReader
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+    is_whole: bool
+
+    def __getitem__(self, name: str) -> str:
+        return dict(self.headers)[name]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Place:
+    """A gateway with one sandbox, and the owner's key."""
+
+    cluster: Cluster
+    gateway: Program
+    key: str
+    stranger: str
+    sandbox: str
+
+    def host(self, port: int) -> str:
+        return f"{port}-{self.sandbox}.{DOMAIN}"
+
+    def api(self, method: str, path: str, body: object = None, key: str | None = None) -> Any:
+        return ask(self.gateway.port, method, f"/v1/sandboxes/{self.sandbox}{path}", body, key or self.key)
+
+    def link(self, port: int, **body: object) -> str:
+        reply = self.api("POST", f"/ports/{port}/link", body)
+        assert reply.status == 200, reply
+        url: str = reply.json["url"]
+        return url
+
+    async def get(self, target: str = "/", method: str = "GET", body: bytes = b"", **headers: str) -> Reply:
+        """One request on a connection of its own, read to its end or its cut."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.gateway.port)
+        told = {name.replace("_", "-"): value for name, value in headers.items()}
+        lines = [f"{method} {target} HTTP/1.1", "Connection: close", *(f"{name}: {told[name]}" for name in told)]
+        if body:
+            lines.append(f"Content-Length: {len(body)}")
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+                return await read_reply(reader, method)
+        finally:
+            writer.close()
+
+    async def of(self, port: int, target: str = "/", **more: Any) -> Reply:
+        return await self.get(target, Host=self.host(port), **more)
+
+    async def as_owner(self, port: int, target: str = "/", **more: Any) -> Reply:
+        return await self.of(port, target, Authorization=f"Bearer {self.key}", **more)
+
+
+async def read_reply(reader: asyncio.StreamReader, method: str) -> Reply:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in head[1:] if line)]
+    raw = await reader.read()
+    known = dict(headers)
+    if known.get("transfer-encoding") == "chunked":
+        body, is_whole = b"", raw.endswith(b"0\r\n\r\n")
+        while found := re.match(rb"([0-9a-fA-F]+)\r\n", raw):
+            size = int(found[1], 16)
+            body, raw = body + raw[found.end() : found.end() + size], raw[found.end() + size + 2 :]
+    else:
+        body, is_whole = raw, method == "HEAD" or len(raw) == int(known.get("content-length", len(raw)))
+    return Reply(int(head[0].split()[1]), headers, body, is_whole)
+
+
+@contextlib.asynccontextmanager
+async def service(serve: Serve) -> AsyncIterator[int]:
+    """A service on loopback that answers each request on a connection by `serve`."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                while True:
+                    line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+                    pairs = (each.partition(": ") for each in lines if each)
+                    await serve(Asked(line, {name.lower(): value for name, _, value in pairs}, reader), writer)
+                    await writer.drain()
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def answering(body: bytes = b"hello", *headers: str, status: str = "200 OK") -> Serve:
+    async def serve(_asked: Asked, writer: asyncio.StreamWriter) -> None:
+        lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+
+    return serve
+
+
+async def mirror(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    """Says what it was asked."""
+    body = json.dumps({"line": asked.line, **asked.headers}).encode()
+    await answering(body)(asked, writer)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Place]:
+    with open_cluster(1, 0) as cluster:
+        key, stranger = cluster.key("alice"), cluster.key("mallory")
+        gateway = cluster.add_gateway(GATEWAY_DOMAIN=DOMAIN)
+        cluster.wait_until_alive()
+        reply = ask(gateway.port, "POST", "/v1/sandboxes", {}, key)
+        assert reply.status == 201, (reply, gateway.told())
+        yield Place(cluster, gateway, key, stranger, reply.json["id"])
+
+
+@pytest.fixture
+async def place(shared: Place) -> Place:
+    return shared
+
+
+async def test_a_service_on_loopback_is_seen_by_its_owner_under_both_addresses(place: Place) -> None:
+    async with service(mirror) as port:
+        by_host = await place.as_owner(port, "/a%20b?x=1")
+        assert (by_host.status, by_host.json["line"]) == (200, "GET /a%20b?x=1 HTTP/1.1")
+        assert by_host.json["host"] == f"localhost:{port}"
+        assert by_host.json["x-forwarded-host"] == place.host(port)
+        by_path = await place.get(f"/p/{place.sandbox}/{port}/a?x=1", Host="127.0.0.1", X_API_Key=place.key)
+        assert (by_path.status, by_path.json["line"]) == (200, "GET /a?x=1 HTTP/1.1")
+        assert by_path.json["x-forwarded-prefix"] == f"/p/{place.sandbox}/{port}"
+        assert "sandbox" in by_path["content-security-policy"]
+
+
+async def test_no_service_sees_a_key_and_every_service_sees_what_is_for_it(place: Place) -> None:
+    async with service(mirror) as port:
+        reply = await place.of(port, X_API_Key=place.key, Authorization="Bearer theirs", Cookie="a=1; warren-preview=x")
+        assert (reply.json["authorization"], reply.json["cookie"]) == ("Bearer theirs", "a=1")
+        assert place.key[4:] not in reply.body.decode()
+        assert not [name for name in reply.json if name.startswith("warren")]
+
+
+async def test_without_key_or_link_a_preview_is_private(place: Place) -> None:
+    async with service(answering()) as port:
+        refused = await place.of(port)
+        assert (refused.status, refused.json["error"]["code"]) == (401, "preview_private")
+        page = await place.of(port, Accept=HTML)
+        assert (page.status, page["content-type"]) == (401, "text/html; charset=utf-8")
+        assert b"private" in page.body
+        nowhere = await place.get("/", Host=f"{port}-sb-aaaaaaaaaaaaaaaa.{DOMAIN}")
+        assert nowhere.json["error"]["code"] == "preview_private", "whether there is such a sandbox is not said"
+
+
+async def test_another_owners_key_opens_nothing(place: Place) -> None:
+    async with service(answering()) as port:
+        reply = await place.of(port, Authorization=f"Bearer {place.stranger}")
+        assert reply.status == 401
+        wrong = await place.of(port, Authorization=f"Bearer wrn_{'0' * 40}")
+        assert (wrong.status, wrong.json["error"]["code"]) == (401, "bad_key")
+
+
+async def test_a_public_port_is_seen_by_everybody_until_it_is_private_again(place: Place) -> None:
+    async with service(answering()) as port:
+        assert place.api("PUT", f"/ports/{port}", {"public": True}).status == 200
+        assert (await place.of(port)).body == b"hello"
+        assert (await place.of(port, Authorization=f"Bearer {place.stranger}")).body == b"hello"
+        assert (await place.of(port + 1)).status == 401
+        assert place.api("PUT", f"/ports/{port}", {"public": False}).status == 200
+        async with asyncio.timeout(LIMIT_S):
+            while (await place.of(port)).status != 401:
+                await asyncio.sleep(0.1)
+
+
+async def test_a_link_becomes_a_cookie_that_opens_this_preview_only(place: Place) -> None:
+    async with service(mirror) as port, service(mirror) as other:
+        url = place.link(port, expires_sec=600)
+        target = url.partition(DOMAIN)[2].partition("/")[2]
+        opened = await place.of(port, f"/{target}&deep=1")
+        assert (opened.status, opened["location"], opened["referrer-policy"]) == (303, "/?deep=1", "no-referrer")
+        cookie = opened["set-cookie"]
+        assert re.search(r"; Path=/; Max-Age=(600|599); HttpOnly; SameSite=Lax$", cookie)
+        pair = cookie.partition(";")[0]
+        seen = await place.of(port, Cookie=f"mine=1; {pair}")
+        assert (seen.status, seen.json["cookie"]) == (200, "mine=1")
+        assert (await place.of(other, Cookie=pair)).status == 401
+        assert (await place.of(port, Cookie=pair[:-2] + "xx")).status == 401
+
+
+async def test_by_path_the_cookie_of_a_link_is_for_that_path(place: Place) -> None:
+    async with service(mirror) as port:
+        given = place.link(port).partition("?")[2]
+        prefix = f"/p/{place.sandbox}/{port}"
+        opened = await place.get(f"{prefix}/x?{given}", Host="127.0.0.1")
+        assert (opened.status, opened["location"]) == (303, f"{prefix}/x")
+        assert f"; Path={prefix}/; " in opened["set-cookie"]
+        bare = await place.get(prefix + "?a=1", Host="127.0.0.1")
+        assert (bare.status, bare["location"]) == (308, f"{prefix}/?a=1")
+
+
+@pytest.mark.parametrize("given", ["nonsense", "wt1.e30.AA", ""])
+async def test_a_link_that_nobody_signed_is_refused(place: Place, given: str) -> None:
+    reply = await place.of(80, f"/?warren-pass={given}", Accept=HTML)
+    assert reply.status == 401
+    assert "set-cookie" not in dict(reply.headers)
+
+
+async def test_links_are_for_owners_and_for_a_week_at_most(place: Place) -> None:
+    assert place.api("POST", "/ports/80/link", {"expires_sec": 7 * 24 * 3600 + 1}).status == 400
+    assert place.api("POST", "/ports/0/link", {}).status == 400
+    assert place.api("POST", "/ports/80/link", {}, key=place.stranger).status == 404
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("0-{id}.box.test", 400), ("99999-{id}.box.test", 400), ("80-sb-x.box.test", 404), ("80-{id}.evil.test", 421)],
+)
+async def test_a_forged_host_is_refused_and_written_down(place: Place, host: str, status: int) -> None:
+    name = host.format(id=place.sandbox)
+    assert (await place.get("/", Host=name)).status == status
+    assert (await place.get("/", Host=name, Accept=HTML)).status == status
+
+
+async def test_a_port_where_nobody_listens_yet_says_so_to_people_and_programs(place: Place) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    reply = await place.as_owner(port)
+    assert (reply.status, reply.json["error"]["code"]) == (502, "port_closed")
+    page = await place.as_owner(port, Accept=HTML)
+    assert (page.status, b"refresh" in page.body) == (502, True)
+
+
+async def test_what_is_not_http_is_the_services_fault(place: Place) -> None:
+    async def babble(_asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH\r\n\r\n")
+
+    async with service(babble) as port:
+        reply = await place.as_owner(port)
+        assert (reply.status, reply.json["error"]["code"]) == (502, "bad_service_reply")
+
+
+async def test_bodies_go_both_ways(place: Place) -> None:
+    async def echo(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        body = await asked.reader.readexactly(int(asked.headers["content-length"]))
+        await answering(body)(asked, writer)
+
+    data = bytes(range(256)) * 20_000
+    async with service(echo) as port:
+        reply = await place.as_owner(port, method="POST", body=data)
+        assert (reply.status, reply.body) == (200, data)
+
+
+async def test_events_arrive_as_they_are_written_and_the_service_sees_the_client_leave(place: Place) -> None:
+    left = asyncio.Event()
+    say = asyncio.Event()
+
+    async def events(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n")
+        await say.wait()
+        writer.write(b"data: 2\n\n")
+        with contextlib.suppress(ConnectionError):
+            await asked.reader.read()
+        left.set()
+
+    async with service(events) as port, asyncio.timeout(LIMIT_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", place.gateway.port)
+        writer.write(f"GET / HTTP/1.1\r\nHost: {place.host(port)}\r\nX-API-Key: {place.key}\r\n\r\n".encode())
+        await reader.readuntil(b"data: 1\n\n")
+        say.set()
+        await reader.readuntil(b"data: 2\n\n")
+        writer.transport.abort()
+        await left.wait()
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 100000", "Transfer-Encoding: chunked", "X-None: until close"])
+async def test_a_service_that_breaks_off_shows_as_a_cut_and_never_as_an_end(place: Place, framing: str) -> None:
+    async def cut(_asked: Asked, writer: asyncio.StreamWriter) -> None:
+        body = b"5\r\nhello\r\n" if "chunked" in framing else b"hello"
+        writer.write(f"HTTP/1.1 200 OK\r\n{framing}\r\n\r\n".encode() + body)
+        await writer.drain()
+        await sent.wait()
+        broken = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, broken)
+        writer.transport.abort()
+        raise ConnectionResetError
+
+    sent = asyncio.Event()
+    async with service(cut) as port, asyncio.timeout(LIMIT_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", place.gateway.port)
+        writer.write(f"GET / HTTP/1.1\r\nHost: {place.host(port)}\r\nX-API-Key: {place.key}\r\n\r\n".encode())
+        head = await reader.readuntil(b"hello")
+        sent.set()
+        rest = b""
+        with contextlib.suppress(ConnectionError):
+            rest = await reader.read()
+        writer.close()
+        assert b"200" in head
+        assert not rest.endswith(b"0\r\n\r\n")
+        assert len(rest) < 1000
+
+
+async def test_a_service_that_ends_its_answer_by_closing_is_heard_to_the_end(place: Place) -> None:
+    async def old(_asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 300_000)
+        await writer.drain()
+        writer.close()
+        raise ConnectionResetError
+
+    async with service(old) as port:
+        reply = await place.as_owner(port)
+        assert (len(reply.body), reply.is_whole) == (300_000, True)
+
+
+async def test_a_tunnel_is_used_again_for_the_next_request(place: Place) -> None:
+    opened = 0
+
+    async def count(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        peers.add(writer.get_extra_info("peername"))
+        await answering()(asked, writer)
+
+    peers: set[object] = set()
+    async with service(count) as port:
+        for _ in range(5):
+            assert (await place.as_owner(port)).status == 200
+        opened = len(peers)
+    assert opened == 1
+
+
+def test_refusals_of_previews_are_in_a_hosts_audit_and_no_secret_is_in_a_log(shared: Place) -> None:
+    said = ask(shared.gateway.port, "GET", "/?warren-pass=wt1.secret.x", Host=f"80-{shared.sandbox}.evil.test")
+    assert said.status == 421
+    wait_for(lambda: "gateway.preview_refused" in audited(shared), "the refusal in the audit", lambda: audited(shared))
+    for log in (shared.gateway.log, shared.cluster.hosts["host-0"].log):
+        text = log.read_text()
+        assert shared.key not in text
+        assert "wt1." not in text
+
+
+def audited(place: Place) -> str:
+    """All actions in the audit of the host, as its operator sees them."""
+    connection = OperatorsConnection(place.cluster.folder / "host-0" / "run" / "poold.sock")
+    with contextlib.closing(connection):
+        connection.request("GET", "/admin/audit?limit=1000")
+        return connection.getresponse().read().decode()
+
+
+@contextlib.asynccontextmanager
+async def echoing() -> AsyncIterator[tuple[int, list[dict[str, str]]]]:
+    """A WebSocket service on loopback that echoes, and the headers with which it was opened."""
+    opened: list[dict[str, str]] = []
+
+    async def echo(socket: ServerConnection) -> None:
+        assert socket.request is not None
+        opened.append({name.lower(): value for name, value in socket.request.headers.raw_items()})
+        async for message in socket:
+            if message == "break":
+                socket.transport.abort()
+            elif message == "end":
+                await socket.close(4001, "as asked")
+            else:
+                await socket.send(message)
+
+    async with serve(echo, "127.0.0.1", 0, subprotocols=["chat"], compression=None) as server:  # type: ignore[list-item]
+        yield next(iter(server.sockets)).getsockname()[1], opened
+
+
+def dial(place: Place, port: int, path: str = "/", **headers: str) -> connect:
+    told = {name.replace("_", "-"): value for name, value in headers.items()}
+    url = f"ws://{place.host(port)}:{place.gateway.port}{path}"
+    return connect(
+        url, host="127.0.0.1", port=place.gateway.port, proxy=None, additional_headers=told, subprotocols=["chat"]
+    )
+
+
+async def test_a_socket_goes_through_with_its_own_protocol_and_cookies_and_without_our_key(place: Place) -> None:
+    async with echoing() as (port, opened), asyncio.timeout(LIMIT_S):
+        async with dial(place, port, "/live?x=1", X_API_Key=place.key, Cookie="a=1; warren-preview=x") as socket:
+            assert socket.subprotocol == "chat"
+            for message in ("text", b"bytes", "x" * 200_000):
+                await socket.send(message)
+                assert await socket.recv() == message
+        assert (opened[0]["host"], opened[0]["cookie"]) == (f"localhost:{port}", "a=1")
+        assert place.key[4:] not in str(opened)
+
+
+async def test_how_a_service_closes_a_socket_is_told_and_a_break_is_no_proper_end(place: Place) -> None:
+    async with echoing() as (port, _), asyncio.timeout(LIMIT_S):
+        for word, code in (("end", 4001), ("break", 1011)):
+            async with dial(place, port, X_API_Key=place.key) as socket:
+                await socket.send(word)
+                with pytest.raises(ConnectionClosed):
+                    await socket.recv()
+                assert socket.close_code == code
+
+
+async def test_a_socket_without_key_or_link_is_refused_before_it_is_opened(place: Place) -> None:
+    async with echoing() as (port, opened), asyncio.timeout(LIMIT_S):
+        with pytest.raises(InvalidStatus) as refused:
+            async with dial(place, port):
+                pass
+        assert (refused.value.response.status_code, opened) == (401, [])
+        assert place.api("PUT", f"/ports/{port}", {"public": True}).status == 200
+        for headers in ({}, {"X_API_Key": place.stranger}):
+            async with dial(place, port, **headers) as socket:
+                await socket.send("hello")
+                assert await socket.recv() == "hello"

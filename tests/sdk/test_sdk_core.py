@@ -1,0 +1,413 @@
+"""The core of the Python client: what it sends, what it reads, when it tries again. No network."""
+
+import base64
+import itertools
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from warren import calls, errors
+from warren.calls import Reply
+from warren.config import Config, checked_url, config_file, resolve, store
+from warren.errors import ConfigError, PoolExhausted, ProtocolError, StreamBroken, Unreachable, WarrenError
+from warren.flows import Collected, Download, Execution, Following, Upload
+from warren.models import CommandFailed, Event, Exited, Info, Started, Stderr, Stdout, read
+from warren.retries import Attempts, Retries
+from warren.sse import MAX_EVENT_BYTES, Parser
+
+ID = "sb-2zkqmnb5wc7hxv3a"
+KEY = "wrn_" + "0123456789" * 4
+ROW = {
+    "id": ID,
+    "state": "running",
+    "image": "python",
+    "vcpus": 1,
+    "memory_mb": 512,
+    "disk_mb": 4096,
+    "created_ms": 1,
+    "from_the_future": {"x": 1},
+}
+
+
+def sse(kind: str, data: Any, number: int | None = None) -> bytes:
+    head = "" if number is None else f"id: {number}\n"
+    return f"{head}event: {kind}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+def out(kind: str, data: bytes) -> bytes:
+    return sse(kind, {"data": base64.b64encode(data).decode()})
+
+
+def in_pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
+    return [data[a:b] for a, b in itertools.pairwise(places)]
+
+
+# Server-sent events
+
+
+@given(some.lists(some.integers(0, 10_000)))
+def test_events_are_the_same_however_the_bytes_are_cut(cuts: list[int]) -> None:
+    stream = b": hello\n\n" + sse("a", {"text": "ä\n€"}, 1) + b"\n" + sse("b", [1, None]) + b"data: 1\r\ndata: 2\r\n"
+    whole = [*Parser().feed(stream)]
+    parser = Parser()
+    assert [message for piece in in_pieces(stream, cuts) for message in parser.feed(piece)] == whole
+    assert [(message.id, message.kind, message.data) for message in whole] == [
+        ("1", "a", {"text": "ä\n€"}),
+        ("", "b", [1, None]),
+    ]
+
+
+def test_an_event_that_was_cut_short_is_not_given() -> None:
+    assert Parser().feed(sse("a", 1)[:-1]) == []
+
+
+@pytest.mark.parametrize("piece", [b"x" * 65_536, b"data: " + b"x" * 65_529 + b"\n"])
+def test_an_endless_event_is_refused(piece: bytes) -> None:
+    parser = Parser()
+    with pytest.raises(ProtocolError):  # noqa: PT012 — it is refused at some point
+        for _ in range(MAX_EVENT_BYTES // len(piece) + 2):
+            parser.feed(piece)
+
+
+# Commands
+
+
+@given(some.lists(some.integers(0, 10_000)), some.binary(max_size=300))
+def test_output_is_byte_for_byte_what_the_command_said(cuts: list[int], said: bytes) -> None:
+    stream = sse("start", {"pid": 7}) + out("stdout", said) + out("stderr", b"\xff") + sse("new_kind", {})
+    stream += sse("exit", {"exit_code": 3, "signal": None, "duration_ms": 5})
+    execution = Execution()
+    found = [event for piece in in_pieces(stream, cuts) for event in execution.feed(piece)]
+    assert found == [Started(7), Stdout(said), Stderr(b"\xff"), Exited(3, None, 5)]
+    execution.end()
+
+
+def test_a_command_without_an_exit_is_an_error() -> None:
+    execution = Execution()
+    list(execution.feed(sse("start", {"pid": 7}) + out("stdout", b"half")))
+    with pytest.raises(StreamBroken):
+        execution.end()
+    with pytest.raises(StreamBroken):
+        Collected().result()
+
+
+def test_an_error_within_a_stream_has_its_code_and_its_class() -> None:
+    with pytest.raises(errors.DeadlinePassed) as late:
+        list(Execution().feed(sse("error", {"code": "deadline_passed", "message": "too slow"})))
+    assert late.value.code == "deadline_passed"
+    with pytest.raises(errors.WrongState):
+        list(Execution().feed(sse("error", {"code": "sandbox_paused", "message": "m"})))
+    with pytest.raises(errors.FaultError):
+        list(Execution().feed(sse("error", {"code": "machine_died", "message": "m"})))
+
+
+def test_output_beyond_what_is_kept_is_dropped_and_told() -> None:
+    collected = Collected(kept_bytes=4)
+    for said in (Stdout(b"abc"), Stdout(b"def"), Stderr(b"1234"), Exited(0, None, 1)):
+        collected.add(said)
+    result = collected.result()
+    assert (result.stdout, result.stderr, result.is_truncated) == ("abcd", "1234", True)
+
+
+def test_a_result_says_how_a_command_ended() -> None:
+    collected = Collected()
+    collected.add(Stderr(b"first\nno such file\n"))
+    collected.add(Exited(None, "SIGKILL", 1))
+    result = collected.result()
+    assert not result.ok
+    with pytest.raises(CommandFailed, match="signal SIGKILL: no such file"):
+        result.check()
+
+
+# Events
+
+
+def test_events_are_told_once_over_many_connections() -> None:
+    def event(seq: int) -> bytes:
+        return sse("kind", {"seq": seq, "kind": "kind", "at_ms": 1, "data": {}}, seq)
+
+    following = Following(ID, 2, Retries())
+    assert following.call().headers["Last-Event-ID"] == "2"
+    seen = [*following.feed(event(3) + event(4) + event(5)[:-3])]  # the last one is cut
+    assert following.call().headers["Last-Event-ID"] == "4"
+    seen += following.feed(event(4) + event(5))
+    assert [each.seq for each in seen] == [3, 4, 5]
+
+
+def test_a_stream_that_gets_on_has_all_its_attempts_again() -> None:
+    following = Following(ID, 0, Retries(attempts=2))
+    for seq in range(1, 10):
+        assert following.wait_s(Unreachable("broken")) > 0
+        assert [*following.new([Event(seq, "kind", 1, {})])]
+    following.wait_s(Unreachable("broken"))
+    with pytest.raises(Unreachable):
+        following.wait_s(Unreachable("broken"))
+
+
+# Trying again
+
+REFUSED = {
+    502: errors.FaultError("m", status=502),
+    503: errors.CapacityError("m", status=503),
+    504: errors.FaultError("m", status=504),
+    429: errors.RateLimited("m", status=429, details={"retry_after_s": 2}),
+}
+
+
+@pytest.mark.parametrize("error", [Unreachable("gone"), StreamBroken("cut"), *REFUSED.values()])
+def test_what_passes_by_itself_is_tried_again(error: WarrenError) -> None:
+    attempts = Attempts(Retries(attempts=3), is_repeatable=True)
+    assert attempts.wait_s(error) > 0
+    assert attempts.wait_s(error) > 0
+    with pytest.raises(type(error)):
+        attempts.wait_s(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.CallerError("m", status=400),
+        errors.NotFound("m", status=404),
+        errors.FaultError("m", status=500),
+        errors.RateLimited("m", status=429),
+        PoolExhausted("m", status=429, details={"retry_after_s": 5}),
+        ProtocolError("m"),
+    ],
+)
+def test_what_will_fail_again_is_not_tried_again(error: WarrenError) -> None:
+    with pytest.raises(type(error)):
+        Attempts(Retries(), is_repeatable=True).wait_s(error)
+
+
+@given(some.integers(1, 9), some.floats(0, 1))
+def test_waits_grow_and_are_bounded(attempts: int, luck: float) -> None:
+    retries = Retries(attempts=10, first_s=0.25, longest_s=4.0, patience_s=1000)
+    counted = Attempts(retries, is_repeatable=True, chance=lambda low, high: low + (high - low) * luck)
+    waits = [counted.wait_s(Unreachable("gone")) for _ in range(attempts)]
+    assert waits == sorted(waits)
+    assert all(0.125 <= wait <= 4.0 for wait in waits)
+
+
+def test_a_wait_that_is_asked_for_is_kept_and_too_long_a_one_is_not() -> None:
+    def asked(seconds: int) -> WarrenError:
+        return errors.CapacityError("m", status=503, details={"retry_after_s": seconds})
+
+    assert Attempts(Retries(), is_repeatable=True).wait_s(asked(7)) >= 7
+    with pytest.raises(errors.CapacityError):
+        Attempts(Retries(patience_s=60), is_repeatable=True).wait_s(asked(61))
+
+
+SAFE = [
+    calls.create("python", {}),
+    calls.get(ID),
+    calls.kill(ID),
+    calls.events(ID, 0),
+    calls.event_stream(ID, 0),
+    calls.listed(None, None, None, None, None),
+    calls.publish(ID, 80, public=True),
+    calls.download(ID, "/f", None),
+    calls.revoke_key("k"),
+]
+ONCE = [calls.execute(ID, "true", {}), calls.pause(ID), calls.resume(ID), calls.create_key("o", {}), calls.attach(ID)]
+
+
+def test_only_what_is_safe_is_sent_twice() -> None:
+    assert [call.path for call in SAFE if not call.is_repeatable] == []
+    assert [call.path for call in ONCE if call.is_repeatable] == []
+
+
+# Requests and replies
+
+
+def test_every_create_has_a_key_of_its_own() -> None:
+    one, other = calls.create(None, {}), calls.create(None, {})
+    assert one.headers["Idempotency-Key"] != other.headers["Idempotency-Key"]
+    assert calls.create(None, {}, "mine").headers["Idempotency-Key"] == "mine"
+
+
+def test_what_was_not_said_is_not_sent() -> None:
+    assert calls.create(None, {}).body == {}
+    assert calls.create("python", {"vcpus": 2, "metadata": {"a": "b"}}).body == {
+        "image": "python",
+        "vcpus": 2,
+        "metadata": {"a": "b"},
+    }
+
+
+def test_filters_are_sent_as_the_gateway_reads_them() -> None:
+    call = calls.listed(["running", "paused"], {"job": "7"}, "python", "*", "17.sb-x")
+    assert dict(call.query) == {
+        "state": "running,paused",
+        "metadata.job": "7",
+        "image": "python",
+        "owner": "*",
+        "before": "17.sb-x",
+        "limit": "1000",
+    }
+
+
+def test_an_id_cannot_lead_to_another_path() -> None:
+    assert calls.get("../keys?x=1").path == "/v1/sandboxes/..%2Fkeys%3Fx%3D1"
+
+
+def test_fields_that_are_not_known_are_skipped_and_missing_ones_are_an_error() -> None:
+    assert read(Info, ROW).id == ID
+    with pytest.raises(ProtocolError):
+        read(Info, {"id": ID})
+    with pytest.raises(ProtocolError):
+        read(Info, [])
+
+
+def test_a_refusal_tells_code_message_details_and_request() -> None:
+    body = {"error": {"code": "pool_exhausted", "message": "full", "used": {"vcpus": 4}}}
+    reply = Reply(429, {"x-request-id": "rq-1", "retry-after": "5"}, json.dumps(body).encode())
+    error = calls.refusal(reply)
+    assert isinstance(error, PoolExhausted)
+    assert (error.code, error.status, error.request_id) == ("pool_exhausted", 429, "rq-1")
+    assert error.details == {"used": {"vcpus": 4}, "retry_after_s": 5}
+    assert error.retry_after_s == 5
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'"x"', b'{"error": 1}', b'{"error": {"code": 1}}'])
+def test_a_refusal_of_somebody_else_is_an_error_too(body: bytes) -> None:
+    error = calls.refusal(Reply(502, {}, body))
+    assert error.code == "http_502"
+    assert isinstance(error, errors.FaultError)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, errors.CallerError),
+        (401, errors.BadKey),
+        (403, errors.Forbidden),
+        (404, errors.NotFound),
+        (409, errors.WrongState),
+        (418, errors.CallerError),
+        (429, errors.RateLimited),
+        (503, errors.CapacityError),
+        (500, errors.FaultError),
+    ],
+)
+def test_a_status_has_a_class(status: int, kind: type[WarrenError]) -> None:
+    assert type(calls.refusal(Reply(status, {}, b""))) is kind
+
+
+# Files
+
+
+def test_a_source_that_can_be_read_again_is(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(b"0123456789")
+    with file.open("rb") as opened:
+        opened.seek(4)
+        for source, rest in ((b"0123456789", b"0123456789"), (str(file), b"0123456789"), (opened, b"456789")):
+            upload = Upload(source, None)
+            assert (upload.size, upload.is_repeatable) == (len(rest), True)
+            for _ in range(2):
+                upload.rewind()
+                assert b"".join(iter(upload.piece, b"")) == rest
+            assert upload.carried.done(len(rest)).bytes == len(rest)
+            upload.close()
+
+
+def test_a_file_that_grows_is_sent_as_long_as_it_was_announced(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(b"announced")
+    upload = Upload(file, None)
+    file.write_bytes(b"announced, and more")
+    assert b"".join(iter(upload.piece, b"")) == b"announced"
+    upload.close()
+
+
+def test_an_upload_that_did_not_arrive_as_a_whole_is_an_error() -> None:
+    upload = Upload(b"12345", None)
+    list(iter(upload.piece, b""))
+    with pytest.raises(errors.Corrupted):
+        upload.carried.done(4)
+
+
+def test_a_download_that_was_not_kept_leaves_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "f"
+    target.write_bytes(b"before")
+    download = Download(target)
+    download.write(b"half")
+    download.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+    assert target.read_bytes() == b"before"
+
+
+# Where the gateway is
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    return {"HOME": str(tmp_path), **more}
+
+
+def test_arguments_come_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+    store(Config("https://file", KEY), environment(tmp_path))
+    assert resolve(environ=environment(tmp_path)) == Config("https://file", KEY)
+    both = environment(tmp_path, WARREN_URL="https://environment", WARREN_API_KEY="wrn_e")
+    assert resolve(environ=both) == Config("https://environment", "wrn_e")
+    assert resolve("https://argument/", "wrn_a", environ=both) == Config("https://argument", "wrn_a")
+
+
+def test_a_stored_key_is_not_sent_to_another_gateway(tmp_path: Path) -> None:
+    store(Config("https://file", KEY), environment(tmp_path))
+    with pytest.raises(ConfigError, match="no key for https://other"):
+        resolve("https://other", environ=environment(tmp_path))
+
+
+def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    file = store(Config("https://file", KEY), environment(tmp_path))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in file.parent.iterdir()] == ["config.json"]
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        resolve(environ=environment(tmp_path))
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"url": 1}', "{"])
+def test_a_broken_file_says_what_to_do(tmp_path: Path, content: str) -> None:
+    file = config_file(environment(tmp_path))
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    file.chmod(0o600)
+    with pytest.raises(ConfigError):
+        resolve(environ=environment(tmp_path))
+
+
+def test_without_anything_it_says_how_to_log_in(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="warren login"):
+        resolve(environ=environment(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "url", ["http://example.com", "ftp://x", "example.com", "https://", "https://a:b@c", "https://x:99999", "unix:rel"]
+)
+def test_an_address_to_which_no_key_may_go_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError):
+        checked_url(url)
+
+
+@pytest.mark.parametrize("url", ["https://example.com", "http://127.0.0.1:8080", "http://[::1]:1", "http://localhost"])
+def test_an_address_to_which_a_key_may_go_is_taken(url: str) -> None:
+    assert checked_url(url + "/") == url
+
+
+@pytest.mark.parametrize("key", ["wrn_\n\nx", "wrn x", "wrn_ü", "  "])
+def test_a_key_that_cannot_be_one_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        resolve("https://x", key, environ={})
+    assert key.strip() == "" or key not in str(refused.value)
+
+
+def test_secrets_are_not_in_what_is_shown_of_a_value() -> None:
+    assert KEY not in repr(Config("https://x", KEY))
+    assert "secret" not in repr(read(calls.Ticket, {"url": "wss://h", "ticket": "secret"}))

@@ -1,0 +1,43 @@
+"""What takes long is told to people, and to nobody else."""
+
+import json
+import re
+import threading
+from pathlib import Path
+
+from tests.sdk.conftest import Cli
+from tests.sdk.sdk_stage import LIMIT_S, Asked, open_stage, reply
+from tests.sdk.sdk_terminal import open_screen
+from tests.sdk.test_sdk_core import ID, KEY, ROW
+from warren.cli.progress import bar_line
+
+
+def test_a_bar_tells_how_much_how_fast_and_how_long() -> None:
+    assert bar_line("f", 50_000_000, 100_000_000, 5.0) == f"f  {'━' * 12}{'─' * 12}   50%  50 MB  10 MB/s  5s left"
+    assert bar_line("f", 2_000, None, 1.0) == "f  2.0 kB  2.0 kB/s"
+    assert bar_line("\x1b[31mevil", 0, 0, 0.0).startswith("[31mevil  ")
+
+
+def test_what_takes_over_a_second_is_told_on_a_terminal(environment: dict[str, str]) -> None:
+    is_told = threading.Event()
+
+    def late(_: Asked) -> bytes:
+        is_told.wait(LIMIT_S)
+        return reply(201, ROW)
+
+    with open_stage() as stage:
+        stage.play(late)
+        person = {**environment, "WARREN_URL": stage.url, "WARREN_API_KEY": KEY}
+        with open_screen("create", environment=person) as screen:
+            screen.sees(rb"creating a sandbox \xe2\x80\xa6 [1-9]")
+            is_told.set()
+            assert screen.ends() == 0
+    assert re.search(rb"\r\x1b\[K" + ID.encode() + rb"\r\n$", screen.shown)
+
+
+def test_nothing_is_told_to_a_program(cli: Cli, tmp_path: Path) -> None:
+    with open_stage() as stage:
+        stage.play(b"", b"", b"", reply(201, ROW))
+        made = cli("create", "--json", WARREN_URL=stage.url, WARREN_API_KEY=KEY)
+    assert (made.code, made.err) == (0, "")
+    assert json.loads(made.out)["id"] == ID

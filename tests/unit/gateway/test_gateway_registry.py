@@ -1,0 +1,72 @@
+"""The registry's folder: what is read, what is not, and how keys are written."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from contract.hosts import Host
+from contract.keys import Key, key_id
+from gateway.registry import Registry
+
+KEY = Key(key_id("wrn_" + "a" * 40), "red")
+HOST = Host("a", "http://127.0.0.1:7070")
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    assert registry.read().keys == {}
+    registry.write_key(KEY)
+    assert registry.read().keys == {KEY.id: KEY}
+    revoked = replace(KEY, active=False)
+    registry.write_key(revoked)
+    assert registry.read().keys == {KEY.id: revoked}
+
+
+def test_a_key_is_readable_for_its_writer_only_and_leaves_nothing_beside(tmp_path: Path) -> None:
+    Registry(tmp_path).write_key(KEY)
+    (path,) = (tmp_path / "keys").iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_hosts_are_read_and_forgotten_with_their_files(tmp_path: Path) -> None:
+    (tmp_path / "hosts").mkdir()
+    path = tmp_path / "hosts" / "a.json"
+    path.write_bytes(HOST.encode())
+    registry = Registry(tmp_path)
+    assert registry.read().hosts == {"a": HOST}
+    beside = path.with_name("new")
+    beside.write_bytes(replace(HOST, beat=2).encode())
+    beside.replace(path)
+    assert registry.read().hosts["a"].beat == 2
+    path.unlink()
+    assert registry.read().hosts == {}
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"name": 1}', b"\xff" * 100, b" " * (2 << 20)])
+def test_what_is_no_record_is_not_there(tmp_path: Path, data: bytes) -> None:
+    for folder, name in (("keys", f"{KEY.id}.json"), ("hosts", "a.json")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_bytes(data)
+    found = Registry(tmp_path).read()
+    assert (found.keys, found.hosts) == ({}, {})
+
+
+def test_a_record_in_a_file_of_another_name_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / f"{'0' * 64}.json").write_bytes(KEY.encode())
+    (tmp_path / "keys" / "README").write_bytes(KEY.encode())
+    (tmp_path / "hosts").mkdir()
+    (tmp_path / "hosts" / "b.json").write_bytes(HOST.encode())
+    os.mkfifo(tmp_path / "hosts" / "c.json")
+    found = Registry(tmp_path).read()
+    assert (found.keys, found.hosts) == ({}, {})
+
+
+def test_only_what_changed_is_read_again(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    registry.write_key(KEY)
+    first = registry.read().keys[KEY.id]
+    assert registry.read().keys[KEY.id] is first
