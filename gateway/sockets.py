@@ -31,7 +31,7 @@ PING_S = 20.0  # a host that says nothing for as long behind a ping is gone
 CLOSE_S = 1.0  # for the other side's farewell
 CONNECTED = "warren.connected"  # in a scope: the client's first message was taken
 
-NO_CODE, GONE = 1005, 1006
+NO_CODE = 1005
 SENDABLE = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
 MAX_REASON_BYTES = 123
 
@@ -142,17 +142,15 @@ async def _carry(receive: Receive, send: Send, host: ClientConnection) -> None:
     down = asyncio.create_task(_down(send, host))
     try:
         await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
-        if down.done() and down.exception() is None:
-            await send({"type": "websocket.close", **down.result()})
-        else:
-            await host.close(*_left(up))
     finally:
+        # Granian takes no farewell while it is asked for the next message: it waits for that first.
         for task in (up, down):
             task.cancel()
         await asyncio.wait((up, down))
-    for task in (up, down):
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
+    if not down.cancelled():
+        await send({"type": "websocket.close", **down.result()})
+    else:
+        await host.close(*_told(*up.result()))
 
 
 async def _up(receive: Receive, host: ClientConnection) -> tuple[int, str]:
@@ -192,11 +190,8 @@ def _ended(closed: ConnectionClosed) -> dict[str, Any]:
     return {"code": said.code, "reason": said.reason}
 
 
-def _left(up: "asyncio.Task[tuple[int, str]]") -> tuple[int, str]:
-    """How the host is told that the client left."""
-    if not up.done() or up.exception() is not None:
-        return 1001, "the client is gone"
-    code, reason = up.result()
+def _told(code: int, reason: str) -> tuple[int, str]:
+    """How the host is told that the client left: as the client said, where it said so."""
     if code in SENDABLE or 3000 <= code < 5000:
         return code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
     return 1001, "the client is gone"

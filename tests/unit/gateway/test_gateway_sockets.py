@@ -47,7 +47,7 @@ class Gateway:
 @contextlib.asynccontextmanager
 async def gateway(talk: Talk, *before: str, **options: Any) -> AsyncIterator[tuple[int, Gateway]]:
     """A gateway's port, in front of a host for which `talk` speaks."""
-    async with serve(talk, "127.0.0.1", 0, compression=None, max_size=1 << 30, **options) as host:
+    async with serve(talk, "127.0.0.1", 0, compression=None, max_size=1 << 30, close_timeout=1, **options) as host:
         port = next(iter(host.sockets)).getsockname()[1]
         app = Gateway([*before, f"http://127.0.0.1:{port}"])
         async with served(app) as port:
@@ -66,8 +66,7 @@ async def echo(host: ServerConnection) -> None:
 async def closing(socket: ClientConnection) -> tuple[int, str]:
     """How the other side ends it."""
     with pytest.raises(ConnectionClosed) as caught:
-        while True:
-            await socket.recv()
+        await socket.recv()
     assert caught.value.rcvd is not None
     return caught.value.rcvd.code, caught.value.rcvd.reason
 
@@ -236,9 +235,10 @@ async def test_a_client_that_does_not_read_makes_the_host_wait() -> None:
 
 async def test_a_host_that_does_not_read_makes_the_client_wait() -> None:
     sent = 0
+    seen = asyncio.Event()
 
-    async def talk(host: ServerConnection) -> None:
-        await asyncio.Event().wait()
+    async def talk(_host: ServerConnection) -> None:
+        await seen.wait()
 
     async with gateway(talk, max_queue=1) as (port, _):
         socket = await client(port)
@@ -255,6 +255,7 @@ async def test_a_host_that_does_not_read_makes_the_client_wait() -> None:
             before = sent
             await asyncio.sleep(0.3)
         assert sent < 64
+        seen.set()
         flooding.cancel()
         await asyncio.wait([flooding])
         socket.transport.abort()
