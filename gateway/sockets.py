@@ -142,15 +142,6 @@ async def _carry(receive: Receive, send: Send, host: ClientConnection) -> None:
     down = asyncio.create_task(_down(send, host))
     try:
         await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
-<<<<<<< HEAD
-=======
-        if down.done() and down.exception() is None:
-            up.cancel()  # Granian does not close while somebody waits for the client's next message
-            await asyncio.wait([up])
-            await send({"type": "websocket.close", **down.result()})
-        else:
-            await host.close(*_left(up))
->>>>>>> c989ffc86cb88526fc5d1bad7b6837d9260a94c5
     finally:
         # Granian takes no farewell while it is asked for the next message: it waits for that first.
         for task in (up, down):

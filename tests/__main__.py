@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-<<<<<<< HEAD
 MACHINES = ("tests/vm", "tests/faults", "tests/fuzz")
 ALL_ELSE = (
     "tests/unit",
@@ -18,18 +17,6 @@ ALL_ELSE = (
     "tests/browser",
     "tests/cluster",
 )
-=======
-MACHINES = ("tests/vm", "tests/faults", "tests/browser")
-ALL_ELSE = (
-    "tests/unit",
-    "tests/structure",
-    "tests/conformance",
-    "tests/gateway",
-    "tests/sdk",
-    "tests/browser",
-    "tests/cluster",
-)
->>>>>>> c989ffc86cb88526fc5d1bad7b6837d9260a94c5
 
 
 def main() -> int:
