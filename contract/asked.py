@@ -12,6 +12,8 @@ MAX_PAGE = 1000
 DEFAULT_PAGE = 100
 MAX_LINES = 1000
 DEFAULT_LINES = 200
+MAX_LINK_S = 7 * 24 * 3600
+DEFAULT_LINK_S = 24 * 3600
 MAX_NUMBER = 10**15
 # A path without a part '..'. What `file_path` says of a bad one is clearer; this is for those who make requests.
 PATH = r"(?!(?:[^\u0000]*/)?\.\.(?![^/]))[^\u0000]+"
@@ -101,6 +103,11 @@ def timeout_sec(fields: Fields) -> int:
 
 def is_public(fields: Fields) -> bool:
     return fields.flag("public")
+
+
+def link_sec(fields: Fields) -> int:
+    """For how long a link to a preview is asked for."""
+    return fields.integer("expires_sec", low=1, high=MAX_LINK_S, default=DEFAULT_LINK_S)
 
 
 def nothing(_fields: Fields) -> None:

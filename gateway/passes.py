@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
+from contract.asked import MAX_LINK_S
 from contract.tickets import Access, BadTicket, Signer, Verifier
 from gateway.errors import ConfigError
 
@@ -14,7 +15,6 @@ log = logging.getLogger("gateway.preview")
 
 FIELD = "warren-pass"  # of a query
 AUDIENCE = "/preview"  # in place of a host's name: no host can be called that, so none takes a pass for a ticket
-MAX_LIFE_S = 7 * 24 * 3600
 PUBLIC_KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.DOTALL)
 
 
@@ -58,7 +58,7 @@ class Passes:
         ours = load_pem_private_key(key, None).public_key()
         known = [ours.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), *PUBLIC_KEY.findall(public)]
         self._signer = Signer(key, now_ms=self._now_ms, nonce=self._nonce)
-        self._verifier = Verifier(AUDIENCE, known, now_ms=self._now_ms, life_ms=MAX_LIFE_S * 1000)
+        self._verifier = Verifier(AUDIENCE, known, now_ms=self._now_ms, life_ms=MAX_LINK_S * 1000)
         self._read_pems = pems
 
 

@@ -68,7 +68,7 @@ OPERATIONS: Sequence[Operation] = (
     _answered("list_sandboxes", sandboxes.listed),
     _answered("destroy_sandbox", sandboxes.destroy),
     _answered("attach", sandboxes.attach),
-    Operation("link_port", "POST", f"{ONE}/ports/{{port}}/link", Scope.SANDBOXES, ports.link),
+    _answered("link_port", ports.link),
     _answered("get_usage", observe.usage),
     _answered("list_hosts", observe.hosts),
     _answered("create_key", keys.create),

@@ -3,16 +3,15 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from contract.asked import link_sec
 from contract.errors import BadField
 from contract.fields import Fields
 from contract.ids import sandbox_id
 from contract.tickets import Access
 from gateway.handlers.sandboxes import on_its_host
-from gateway.passes import FIELD, MAX_LIFE_S, preview_address, preview_label
+from gateway.passes import FIELD, preview_address, preview_label
 from gateway.replies import json_reply, read_body
 from gateway.services import call_of
-
-DEFAULT_LIFE_S = 24 * 3600
 
 
 async def link(request: Request) -> Response:
@@ -33,7 +32,7 @@ async def link(request: Request) -> Response:
 
 def life_asked(fields: Fields) -> int:
     """For how long a link is asked for, in seconds."""
-    life_s = fields.integer("expires_sec", low=1, high=MAX_LIFE_S, default=DEFAULT_LIFE_S)
+    life_s = link_sec(fields)
     fields.end()
     return life_s
 

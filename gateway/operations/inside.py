@@ -4,7 +4,7 @@ from contract import asked
 from contract.keys import Scope
 from contract.models import Exec
 from gateway.operations import views
-from gateway.operations.codes import BODY, FILE, GUEST, together
+from gateway.operations.codes import BODY, FILE, FOUND, GUEST, together
 from gateway.operations.operation import JSON, OCTETS, STREAM, Header, Operation, Reply, json_reply
 from gateway.operations.sandboxes import ONE
 
@@ -102,6 +102,19 @@ INSIDE = (
         means={"public": "whether anybody may reach it by its preview address"},
         errors=together(BODY, GUEST),
         example={"public": True},
+    ),
+    Operation(
+        "link_port",
+        "POST",
+        f"{ONE}/ports/{{port}}/link",
+        "Ports",
+        "Get a link to the preview of a port",
+        {200: json_reply("an address that lets in whoever opens it", views.LINK)},
+        Scope.SANDBOXES,
+        body=asked.link_sec,
+        means={"expires_sec": "for how long"},
+        errors=together(BODY, FOUND),
+        example={"expires_sec": 3600},
     ),
     Operation(
         "attach",

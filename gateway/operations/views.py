@@ -93,6 +93,7 @@ ERROR: Schema = closed(
     }
 )
 
+LINK = closed({"url": TEXT, "expires_ms": AT_MS})
 ATTACHMENT = closed({"url": TEXT, "ticket": TEXT, "expires_ms": AT_MS})
 
 USAGE = closed({"owner": TEXT, "runs": COUNT, "vcpu_s": AMOUNT, "gib_s": AMOUNT, "egress_bytes": COUNT})
