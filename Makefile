@@ -8,7 +8,7 @@ STAMPS := build/stamps
 # What the programs need at run time, what builds the images, and what the benchmarks compare with.
 RUN_PACKAGES := qemu-system-x86 libnftables1 iproute2 util-linux e2fsprogs procps curl
 BUILD_PACKAGES := python3 python3-venv mmdebstrap lz4 ca-certificates
-TEST_PACKAGES := nftables tmux git mount busybox-static
+TEST_PACKAGES := nftables tmux git mount busybox-static chromium
 BENCH_PACKAGES := crun bubblewrap
 
 .PHONY: help up down images test test-unit test-faults test-fuzz check lint types contracts lock clean \

@@ -102,13 +102,13 @@ def timeout_sec(fields: Fields) -> int:
     return fields.integer("timeout_sec", low=1, high=MAX_TIMEOUT_S)
 
 
+def link_life_s(fields: Fields) -> int:
+    """For how long a link to a preview is to be good, in seconds."""
+    return fields.integer("expires_sec", low=1, high=MAX_LINK_S, default=DEFAULT_LINK_S)
+
+
 def is_public(fields: Fields) -> bool:
     return fields.flag("public")
-
-
-def link_sec(fields: Fields) -> int:
-    """For how long a link to a preview is asked for."""
-    return fields.integer("expires_sec", low=1, high=MAX_LINK_S, default=DEFAULT_LINK_S)
 
 
 def nothing(_fields: Fields) -> None:

@@ -143,6 +143,8 @@ async def _carry(receive: Receive, send: Send, host: ClientConnection) -> None:
     try:
         await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
         if down.done() and down.exception() is None:
+            up.cancel()  # Granian does not close while somebody waits for the client's next message
+            await asyncio.wait([up])
             await send({"type": "websocket.close", **down.result()})
         else:
             await host.close(*_left(up))

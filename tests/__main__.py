@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-MACHINES = ("tests/vm", "tests/faults", "tests/fuzz")
+MACHINES = ("tests/vm", "tests/faults", "tests/fuzz", "tests/browser")
 ALL_ELSE = ("tests/unit", "tests/structure", "tests/conformance", "tests/gateway")
 
 

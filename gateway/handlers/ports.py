@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contract.asked import link_sec
+from contract.asked import link_life_s
 from contract.errors import BadField
 from contract.fields import Fields
 from contract.ids import sandbox_id
@@ -19,7 +19,9 @@ async def link(request: Request) -> Response:
     call = call_of(request)
     call.sandbox = sandbox_id(request.path_params["sandbox_id"])
     port = port_number(request.path_params["port"])
-    life_s = life_asked(Fields.parse(await read_body(request)))
+    fields = Fields.parse(await read_body(request))
+    life_s = link_life_s(fields)
+    fields.end()
     (await on_its_host(call, "GET", call.sandbox, Access.READ)).or_raise()  # there is one, and it is the caller's
     services, url = call.services, request.url
     address = preview_address(
@@ -28,13 +30,6 @@ async def link(request: Request) -> Response:
     given = services.passes.sign(call.who.owner, preview_label(call.sandbox, port), life_s)
     told = {"url": f"{address}?{FIELD}={given}", "expires_ms": services.now_ms() + life_s * 1000}
     return json_reply(told, headers={"Cache-Control": "no-store"})
-
-
-def life_asked(fields: Fields) -> int:
-    """For how long a link is asked for, in seconds."""
-    life_s = link_sec(fields)
-    fields.end()
-    return life_s
 
 
 def port_number(text: str) -> int:

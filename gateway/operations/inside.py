@@ -4,7 +4,7 @@ from contract import asked
 from contract.keys import Scope
 from contract.models import Exec
 from gateway.operations import views
-from gateway.operations.codes import BODY, FILE, FOUND, GUEST, together
+from gateway.operations.codes import BODY, FILE, GUEST, together
 from gateway.operations.operation import JSON, OCTETS, STREAM, Header, Operation, Reply, json_reply
 from gateway.operations.sandboxes import ONE
 
@@ -108,12 +108,14 @@ INSIDE = (
         "POST",
         f"{ONE}/ports/{{port}}/link",
         "Ports",
-        "Get a link to the preview of a port",
-        {200: json_reply("an address that lets in whoever opens it", views.LINK)},
+        "Get a link to a port that is not public",
+        {200: json_reply("the link, and when it is over", views.LINK)},
         Scope.SANDBOXES,
-        body=asked.link_sec,
-        means={"expires_sec": "for how long"},
-        errors=together(BODY, FOUND),
+        about="Whoever opens it in a browser sees what the port serves, until the link is over. Nobody can take it "
+        "back before that, but with the sandbox.",
+        body=asked.link_life_s,
+        means={"expires_sec": "for how long it is good, in seconds"},
+        errors=together(BODY, GUEST),
         example={"expires_sec": 3600},
     ),
     Operation(

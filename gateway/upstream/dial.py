@@ -55,7 +55,10 @@ class Dialler:
 
     @contextlib.asynccontextmanager
     async def _reaching(self) -> AsyncIterator[dict[str, Any]]:
-        """Where to connect, as `create_connection` takes it. What goes wrong with that is `HostUnreachable`."""
+        """Where to connect, as `create_connection` takes it. What goes wrong with that is `HostUnreachable`.
+
+        Whoever hands us sockets has a limit of their own: a sandbox may have to be resumed before there is one.
+        """
         options: dict[str, Any] = {}
         try:
             async with asyncio.timeout(CONNECT_S if self._connect is None else None):
