@@ -138,6 +138,9 @@ def down() -> None:
                 done = subprocess.run(argv, env=host.environment, stderr=log, check=False)
             if done.returncode:
                 sys.exit(f"stopping the machines of {host.name} failed; the log: {host.log}")
+        for empty in (Path(host.variables["POOLD_RUN_DIR"]) / "netns", Path(host.variables["POOLD_RUN_DIR"])):
+            with contextlib.suppress(FileNotFoundError):
+                empty.rmdir()
 
 
 def hosts() -> dict[str, Program]:

@@ -59,18 +59,28 @@ class Cluster:
 
     # What a client does.
 
-    def call(self, gateway: str, method: str, path: str, body: Any = None, *, key: str | None = None) -> Reply:
-        """A request through one gateway. Raises OSError or HTTPException if there is no whole answer."""
+    @contextlib.contextmanager
+    def line(self, gateway: str) -> Iterator[http.client.HTTPSConnection]:
+        """A connection to one gateway, for many requests."""
         connection = http.client.HTTPSConnection("gateway", GATEWAY_PORT, timeout=LIMIT_S)
         with contextlib.closing(connection):
             plain = self.net.connect(ME, (self.net.addresses[gateway], GATEWAY_PORT), 5.0)
             plain.settimeout(LIMIT_S)
             connection.sock = self._trusting().wrap_socket(plain, server_hostname=self.net.addresses[gateway])
-            headers = {"Authorization": f"Bearer {key or self.key}"}
-            connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
-            answer = connection.getresponse()
-            content = answer.read()
+            yield connection
+
+    def ask(self, line: http.client.HTTPSConnection, method: str, path: str, body: Any = None) -> Reply:
+        """A request. Raises OSError or HTTPException if there is no whole answer."""
+        headers = {"Authorization": f"Bearer {self.key}"}
+        line.request(method, path, None if body is None else json.dumps(body).encode(), headers)
+        answer = line.getresponse()
+        content = answer.read()
         return Reply(answer.status, json.loads(content) if content else None)
+
+    def call(self, gateway: str, method: str, path: str, body: Any = None) -> Reply:
+        """A request on a connection of its own."""
+        with self.line(gateway) as line:
+            return self.ask(line, method, path, body)
 
     def create(self, gateway: str, **fields: Any) -> dict[str, Any]:
         reply = self.call(gateway, "POST", "/v1/sandboxes", {"image": "minimal", **fields})
@@ -78,11 +88,11 @@ class Cluster:
         made: dict[str, Any] = reply.json
         return made
 
-    def is_reachable(self, gateway: str, sandbox_id: str) -> bool:
-        """Its own guest answers, asked through `gateway`."""
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            return self.call(gateway, "GET", f"/v1/sandboxes/{sandbox_id}/health").status == 200
-        return False
+    def unreachable(self, gateway: str, boxes: Sequence[str]) -> list[str]:
+        """Those whose own guests do not answer, asked through `gateway`."""
+        with contextlib.suppress(OSError, http.client.HTTPException), self.line(gateway) as line:
+            return [box for box in boxes if self.ask(line, "GET", f"/v1/sandboxes/{box}/health").status != 200]
+        return list(boxes)
 
     def hosts(self, gateway: str) -> dict[str, dict[str, Any]]:
         """What a gateway knows of the hosts."""
@@ -104,6 +114,7 @@ class Cluster:
 
     def start_host(self, name: str) -> None:
         pki = self.folder / name / "pki"
+        pki.parent.mkdir(exist_ok=True)
         if not pki.exists():
             address = self.net.addresses[name]
             self.ctl("pki", "issue", str(self.folder / "ca"), "host", name, "--address", address, "--out", str(pki))
@@ -139,6 +150,7 @@ class Cluster:
     def start_gateway(self, name: str) -> None:
         address = self.net.addresses[name]
         pki = self.folder / name / "pki"
+        pki.parent.mkdir(exist_ok=True)
         if not pki.exists():
             ca = str(self.folder / "ca")
             self.ctl("pki", "issue", ca, "gateway", name, "--address", address, "--out", str(pki))
@@ -159,7 +171,7 @@ class Cluster:
         process.wait()
 
     def drain(self, name: str) -> None:
-        self.ctl("drain", "--mode", "pause", POOLD_RUN_DIR=self._run_dir(name))
+        self.ctl("drain", POOLD_RUN_DIR=self._run_dir(name))
 
     def undrain(self, name: str) -> None:
         self.ctl("undrain", POOLD_RUN_DIR=self._run_dir(name))
@@ -189,7 +201,6 @@ class Cluster:
         self.running.clear()
 
     def _start(self, name: str, module: str, **variables: str) -> None:
-        (self.folder / name).mkdir(exist_ok=True)
         argv = self.net.inside(name, [sys.executable, "-m", module])
         with (self.folder / name / "log").open("ab") as log:
             environment = {**os.environ, **variables}
@@ -239,7 +250,7 @@ def _is_up(cluster: Cluster, hosts: Sequence[str]) -> bool:
         assert process.poll() is None, f"{name} ended:\n{cluster.log(name)[-3000:]}"
     with contextlib.suppress(OSError, http.client.HTTPException, AssertionError):
         known = [cluster.hosts(gateway) for gateway in GATEWAYS]
-        return all(name in each and each[name]["alive"] for each in known for name in hosts)
+        return all(name in each and each[name]["health"] == "alive" for each in known for name in hosts)
     return False
 
 

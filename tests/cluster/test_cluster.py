@@ -26,13 +26,17 @@ def boxes(cluster: Cluster) -> Iterator[list[str]]:
 
 
 def assert_all_reachable(cluster: Cluster, boxes: list[str], gateways: tuple[str, ...] = GATEWAYS) -> None:
-    """Within three seconds, each through each."""
-    pairs = [(gateway, box) for gateway in gateways for box in boxes]
-    give_up = time.monotonic() + WITHIN_S
-    while pairs:
-        found = together(lambda pair: cluster.is_reachable(*pair), pairs)
-        pairs = [pair for pair, is_there in zip(pairs, found, strict=True) if not is_there]
-        assert not pairs or time.monotonic() < give_up, f"not reachable: {pairs}"
+    """Three seconds from now each is reachable through each. Asking itself takes time, and does not count."""
+    left = dict.fromkeys(gateways, boxes)
+    allowed_s, asked = WITHIN_S, 0
+    while left:
+        began = time.monotonic()
+        missing = together(lambda gateway: cluster.unreachable(gateway, left[gateway]), list(left))
+        left = {gateway: found for gateway, found in zip(left, missing, strict=True) if found}
+        asked += 1
+        if asked > 1:
+            allowed_s -= time.monotonic() - began
+        assert not left or allowed_s > 0, f"not reachable: {left}"
 
 
 def test_new_ids_spread_by_the_room_of_the_hosts(cluster: Cluster, boxes: list[str]) -> None:
@@ -56,7 +60,7 @@ def test_a_gateway_that_is_killed_is_missed_by_nobody(cluster: Cluster, boxes: l
     try:
         assert_all_reachable(cluster, boxes, others)
         made = cluster.create(others[0])["id"]
-        assert cluster.is_reachable(others[1], made)
+        assert cluster.unreachable(others[1], [made]) == []
         cluster.call(others[0], "DELETE", f"/v1/sandboxes/{made}")
     finally:
         cluster.start_gateway(victim)
@@ -118,7 +122,7 @@ def test_a_host_that_is_cut_off_is_named_and_all_others_go_on(cluster: Cluster, 
 
 
 def _is_alive(cluster: Cluster, gateway: str, host: str) -> bool:
-    return bool(cluster.hosts(gateway).get(host, {}).get("alive"))
+    return bool(cluster.hosts(gateway).get(host, {}).get("health") == "alive")
 
 
 def _answers(cluster: Cluster, gateway: str) -> Any:

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tests.gateway.cluster import EVERYTHING, Cluster, ask, open_cluster, wait_for
+from tests.gateway.cluster import EVERYTHING, Cluster, open_cluster
 
 # The local engine's commands run on this machine: login shells must not read, or write, what is its user's.
 BARE = {"HOME": "/"}
@@ -25,7 +25,8 @@ class Service:
 
 @contextlib.contextmanager
 def open_service() -> Iterator[Service]:
-    with open_cluster(2, 1) as cluster:
-        key, port = cluster.key("anna", scopes=EVERYTHING), cluster.gateways[0].port
-        wait_for(lambda: ask(port, "GET", "/v1/hosts", key=key).status == 200, "the gateway knows the key")
-        yield Service(f"http://127.0.0.1:{port}", key, cluster)
+    with open_cluster(2, 0) as cluster:
+        key = cluster.key("anna", scopes=EVERYTHING)  # before the gateway: it counts keys that it does not know
+        gateway = cluster.add_gateway()
+        cluster.wait_until_alive()
+        yield Service(f"http://127.0.0.1:{gateway.port}", key, cluster)

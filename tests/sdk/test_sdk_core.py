@@ -16,7 +16,7 @@ from warren.calls import Reply
 from warren.config import Config, checked_url, config_file, resolve, store
 from warren.errors import ConfigError, PoolExhausted, ProtocolError, StreamBroken, Unreachable, WarrenError
 from warren.flows import Collected, Download, Execution, Following, Upload
-from warren.models import Event, Exited, Info, Started, Stderr, Stdout, read
+from warren.models import CommandFailed, Event, Exited, Info, Started, Stderr, Stdout, read
 from warren.retries import Attempts, Retries
 from warren.sse import MAX_EVENT_BYTES, Parser
 
@@ -121,7 +121,7 @@ def test_a_result_says_how_a_command_ended() -> None:
     collected.add(Exited(None, "SIGKILL", 1))
     result = collected.result()
     assert not result.ok
-    with pytest.raises(errors.CommandFailed, match="signal SIGKILL: no such file"):
+    with pytest.raises(CommandFailed, match="signal SIGKILL: no such file"):
         result.check()
 
 

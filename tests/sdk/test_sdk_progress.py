@@ -2,10 +2,11 @@
 
 import json
 import re
+import threading
 from pathlib import Path
 
 from tests.sdk.conftest import Cli
-from tests.sdk.sdk_stage import open_stage, reply
+from tests.sdk.sdk_stage import LIMIT_S, Asked, open_stage, reply
 from tests.sdk.sdk_terminal import open_screen
 from tests.sdk.test_sdk_core import ID, KEY, ROW
 from warren.cli.progress import bar_line
@@ -18,12 +19,18 @@ def test_a_bar_tells_how_much_how_fast_and_how_long() -> None:
 
 
 def test_what_takes_over_a_second_is_told_on_a_terminal(environment: dict[str, str]) -> None:
+    is_told = threading.Event()
+
+    def late(_: Asked) -> bytes:
+        is_told.wait(LIMIT_S)
+        return reply(201, ROW)
+
     with open_stage() as stage:
-        stage.play(b"", b"", reply(201, ROW))  # two that hang up, and the waits between them
-        stage.acts.insert(0, b"")
+        stage.play(late)
         person = {**environment, "WARREN_URL": stage.url, "WARREN_API_KEY": KEY}
         with open_screen("create", environment=person) as screen:
             screen.sees(rb"creating a sandbox \xe2\x80\xa6 [1-9]")
+            is_told.set()
             assert screen.ends() == 0
     assert re.search(rb"\r\x1b\[K" + ID.encode() + rb"\r\n$", screen.shown)
 

@@ -13,7 +13,6 @@ from warren.errors import (
     BadKey,
     CallerError,
     CapacityError,
-    CommandFailed,
     ConfigError,
     Corrupted,
     DeadlinePassed,
@@ -28,7 +27,21 @@ from warren.errors import (
     WarrenError,
     WrongState,
 )
-from warren.models import Event, Exited, Info, Key, NewKey, Result, Said, Started, Stderr, Stdout, Ticket, Transfer
+from warren.models import (
+    CommandFailed,
+    Event,
+    Exited,
+    Info,
+    Key,
+    NewKey,
+    Result,
+    Said,
+    Started,
+    Stderr,
+    Stdout,
+    Ticket,
+    Transfer,
+)
 from warren.retries import Retries
 from warren.terminals import AsyncTerminal, Terminal
 

@@ -4,10 +4,7 @@ Programs rely on the class and on `code`; the message is for people.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from warren.models import Result
+from typing import Any
 
 
 class WarrenError(Exception):
@@ -102,18 +99,6 @@ class PoolExhausted(CapacityError):
 
 class FaultError(WarrenError):
     """Something at the other side is broken."""
-
-
-class CommandFailed(WarrenError):
-    """A command that was to succeed did not."""
-
-    code = "command_failed"
-
-    def __init__(self, result: "Result") -> None:
-        how = f"signal {result.signal}" if result.signal else f"exit code {result.exit_code}"
-        last = result.stderr.strip().rpartition("\n")[2]
-        super().__init__(f"the command ended with {how}" + (f": {last[:200]}" if last else ""))
-        self.result = result
 
 
 class Corrupted(WarrenError):

@@ -17,7 +17,19 @@ from warren.sse import Message, Parser
 
 PIECE_BYTES = 1 << 18
 KEPT_BYTES = 16 << 20  # of each of a command's streams, in a `Result`
-STATUS_OF = {"deadline_passed": 408, "sandbox_paused": 409, "sandbox_stopped": 409}  # of an error within a stream
+# Of an error within a stream, whose own status went before it; what is not here is a fault of the other side.
+STATUS_OF = {
+    **dict.fromkeys(("bad_request", "bad_field", "unknown_user", "cwd_not_found", "program_not_found"), 400),
+    **dict.fromkeys(("program_not_executable", "no_pty", "no_stdin", "bad_path"), 400),
+    **dict.fromkeys(("wrong_state", "sandbox_paused", "sandbox_stopped", "process_ended"), 409),
+    "bad_ticket": 401,
+    "forbidden": 403,
+    "permission_denied": 403,
+    "not_found": 404,
+    "deadline_passed": 408,
+    "too_many_processes": 429,
+    "rate_limited": 429,
+}
 
 Source = bytes | str | Path | IO[bytes]  # a text is the name of a file
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if that is known

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from warren.errors import CommandFailed, ProtocolError
+from warren.errors import ProtocolError, WarrenError
 
 T = TypeVar("T")
 OVER = ("stopped", "error")  # states that a sandbox does not leave
@@ -100,6 +100,18 @@ class Result:
         if not self.ok:
             raise CommandFailed(self)
         return self
+
+
+class CommandFailed(WarrenError):
+    """A command that was to succeed did not."""
+
+    code = "command_failed"
+
+    def __init__(self, result: Result) -> None:
+        how = f"signal {result.signal}" if result.signal else f"exit code {result.exit_code}"
+        last = result.stderr.strip().rpartition("\n")[2]
+        super().__init__(f"the command ended with {how}" + (f": {last[:200]}" if last else ""))
+        self.result = result
 
 
 @dataclass(frozen=True)

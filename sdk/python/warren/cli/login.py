@@ -12,6 +12,7 @@ from warren.cli.output import say
 from warren.cli.progress import busy
 from warren.client import Warren
 from warren.config import Config
+from warren.retries import Retries
 
 
 def login(context: Context) -> int:
@@ -19,7 +20,8 @@ def login(context: Context) -> int:
     url = config.checked_url(context.asked.address or os.environ.get("WARREN_URL") or _ask("gateway: "))
     key = config.checked_key(_ask_key())
     ca = context.asked.ca
-    with Warren(url, key, ca=ca) as warren, busy(f"asking {url}"):
+    # Once: who typed the wrong thing wants to know it now.
+    with Warren(url, key, ca=ca, retries=Retries(attempts=1)) as warren, busy(f"asking {url}"):
         next(warren.sandboxes(), None)
     file = config.store(Config(url, key, ca), os.environ)
     say(f"the key is good, and kept in {file}")
