@@ -4,16 +4,17 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from contract.fields import Fields
-from contract.models import MAX_METADATA, MAX_METADATA_CHARS, MAX_PATH_BYTES, MAX_TIMEOUT_S, OWNER, USER_NAME, file_path
+from contract.models import MAX_METADATA_CHARS, MAX_PATH_BYTES, MAX_TIMEOUT_S, OWNER, USER_NAME, file_path
 from contract.query import Query
 from contract.states import State
 
 MAX_PAGE = 1000
 DEFAULT_PAGE = 100
 MAX_LINES = 1000
+DEFAULT_LINES = 200
 MAX_LINK_S = 7 * 24 * 3600
 DEFAULT_LINK_S = 24 * 3600
-DEFAULT_LINES = 200
+MAX_LABELS = 16  # of the metadata that a list is asked for
 MAX_NUMBER = 10**15
 # A path without a part '..'. What `file_path` says of a bad one is clearer; this is for those who make requests.
 PATH = r"(?!(?:[^\u0000]*/)?\.\.(?![^/]))[^\u0000]+"
@@ -42,7 +43,7 @@ class ListAsked:
         return cls(
             states=tuple(State(state) for state in states) or ALL_BUT_STOPPED,
             image=query.text("image", max_chars=64, default=None),
-            metadata=query.labels("metadata", max_chars=MAX_METADATA_CHARS, max_count=MAX_METADATA),
+            metadata=query.labels("metadata", max_chars=MAX_METADATA_CHARS, max_count=MAX_LABELS),
             before=None if before is None else cursor(before),
             limit=query.integer("limit", low=1, high=MAX_PAGE, default=DEFAULT_PAGE),
             owner=whose(query),

@@ -11,7 +11,7 @@ from gateway.operations.operation import JSON, PLAIN, STREAM, Header, Operation,
 ONE = "/v1/sandboxes/{sandbox_id}"
 GO_ON = (
     *("get_sandbox", "pause_sandbox", "resume_sandbox", "set_timeout", "destroy_sandbox", "get_health", "get_logs"),
-    *("get_events", "run_command", "read_file", "write_file", "set_port", "attach"),
+    *("get_events", "run_command", "read_file", "write_file", "set_port", "link_port", "attach"),
 )
 
 CREATE_MEANS = {

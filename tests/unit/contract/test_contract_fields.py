@@ -198,7 +198,7 @@ class TestValues:
         assert read([1, 9]) == [1, 9]
         assert read(None) == []
         assert refused(lambda: read([1, 10])).details["field"] == "in.a[1]"
-        for value in ([1] * 3, [0], [True], [1.0], ["1"], [None], "1", {"1": 1}, 1):
+        for value in ([1] * 3, [0], [True], [1.5], ["1"], [None], "1", {"1": 1}, 1):
             refused(lambda value=value: read(value))
 
     def test_a_command_is_a_line_or_a_list_that_starts_with_a_program(self) -> None:

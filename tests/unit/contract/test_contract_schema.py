@@ -32,6 +32,7 @@ BODIES: dict[str, Callable[[Fields], object]] = {
     "timeout": asked.timeout_sec,
     "rotation": rotation_grace,
     "port": asked.is_public,
+    "link": asked.link_life_s,
     "nothing": asked.nothing,
 }
 QUERIES: dict[str, Callable[[Query], object]] = {
