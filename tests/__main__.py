@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-<<<<<<< HEAD
 MACHINES = ("tests/vm", "tests/faults", "tests/fuzz")
 ALL_ELSE = (
     "tests/unit",
@@ -18,10 +17,6 @@ ALL_ELSE = (
     "tests/browser",
     "tests/cluster",
 )
-=======
-MACHINES = ("tests/vm", "tests/faults", "tests/fuzz", "tests/browser")
-ALL_ELSE = ("tests/unit", "tests/structure", "tests/conformance", "tests/gateway")
->>>>>>> 4d44b9fbb2c9d1eef8280e766ee24832f11eff46
 
 
 def main() -> int:
