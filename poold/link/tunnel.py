@@ -12,6 +12,7 @@ from contract.errors import WarrenError
 from poold.errors import GuestError
 
 HIGH_WATER = 256 << 10  # waiting for the reader; then the guest has to wait
+STALL_LIMIT_S = 600.0  # how long a machine may take no byte: a client that left meanwhile is not seen before that
 # Closed with this, a TCP connection says that it broke, and not that it has ended.
 BROKEN = struct.pack("ii", 1, 0)
 
@@ -50,9 +51,8 @@ class Tunnel(asyncio.Protocol):
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send, once the machine has taken enough of what was sent before. How long that takes is for it to decide."""
-        await self._may_write.wait()
-        self._raise_if_failed()
+        """Send, once the machine has taken enough of what was sent before."""
+        await self._room()
         self._transport.write(data)
 
     async def end(self) -> None:
@@ -60,9 +60,16 @@ class Tunnel(asyncio.Protocol):
         self._raise_if_failed()
         self._is_ending = True
         self._transport.set_write_buffer_limits(0)
-        await self._may_write.wait()
-        self._raise_if_failed()
+        await self._room()
         self._transport.write_eof()
+
+    async def _room(self) -> None:
+        try:
+            async with asyncio.timeout(STALL_LIMIT_S):
+                await self._may_write.wait()
+        except TimeoutError:
+            raise GuestError(f"the machine took no byte for {STALL_LIMIT_S:g} s") from None
+        self._raise_if_failed()
 
     def fail(self, error: WarrenError) -> None:
         """End the connection; whoever waits for something on it gets `error`."""
