@@ -15,6 +15,8 @@ from contract.models import LOCAL_OWNER
 from contract.tickets import HEADER, Access
 from tests.unit.poold.poold_host import LIMIT_S, Host, open_host
 
+BAD_PORTS = ("0", "65536", "x", "-1", "111111")
+
 
 @contextlib.asynccontextmanager
 async def tunnel(
@@ -100,7 +102,7 @@ async def test_what_cannot_be_reached_is_refused_before_the_upgrade_with_its_sta
         assert await refused(host, sandbox, 1) == (502, "port_closed")
         assert await refused(host, sandbox, 2) == (501, "guest_too_old")
         assert await refused(host, sandbox, 3) == (502, "guest_failed")
-        for port in ("0", "65536", "x", "-1", "111111"):
+        for port in BAD_PORTS:
             assert await refused(host, sandbox, port) == (400, "bad_field")
         assert (await refused(host, "sb-" + "a" * 16))[0] == 404
         assert (await host.ask("POST", f"/v1/sandboxes/{sandbox}/pause")).status == 200
