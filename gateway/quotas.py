@@ -137,9 +137,10 @@ class Quotas:
         with contextlib.suppress(WarrenError):
             await self._released(name, owner, ids)
 
-    async def _released(self, name: str, owner: str, ids: list[str]) -> None:
+    async def _released(self, name: str, owner: str, ids: list[str], *, forget: bool = False) -> None:
         for begin in range(0, len(ids), MAX_IDS):
-            (await self._ask(name, owner, "/release", {"ids": ids[begin : begin + MAX_IDS]})).or_raise()
+            value = {"ids": ids[begin : begin + MAX_IDS], **({"forget": True} if forget else {})}
+            (await self._ask(name, owner, "/release", value)).or_raise()
 
     async def _close_if_reached(self, name: str, owner: str) -> dict[str, list[Row]]:
         try:
@@ -180,7 +181,10 @@ class Quotas:
         ids = [row["id"] for row in rows]
         said = await asyncio.gather(*(self._states(name, ids) for name in names))
         over = over_ids(rows, said, now_ms=book["at_ms"])
-        await self._released(home, owner, over)
+        never = [each for each in over if not any(states and states.get(each) for states in said)]
+        await self._released(home, owner, [each for each in over if each not in never])
+        # No key may lead to an id that nobody reserves any more: what was created under it would not be counted.
+        await self._released(home, owner, never, forget=True)
         if over:
             log.info("a book was settled", extra={"owner": owner, "released": len(over), "kept": len(rows) - len(over)})
 

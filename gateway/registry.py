@@ -4,22 +4,24 @@ Everything here blocks, and is called in a thread. Files are written beside and 
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from contract.errors import WarrenError
+from contract.errors import NotFound, WarrenError, shown
 from contract.hosts import Host
 from contract.keys import Key
 
 log = logging.getLogger("gateway.registry")
 
 MAX_FILE_BYTES = 1 << 20
+LOCK = ".lock"  # as pooldctl has it
 MAX_FILES = 100_000
 KEY_FILE = re.compile(r"[0-9a-f]{64}\.json")
 HOST_FILE = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}\.json")
@@ -87,11 +89,31 @@ class Registry:
 
     def write_key(self, key: Key) -> None:
         """From now on this is the key's record. Gateways know within a second or two."""
-        self._keys_folder.mkdir(mode=0o700, exist_ok=True)
+        with self._locked():
+            self._write(key)
+
+    def change_key(self, key_id: str, how: Callable[[Key], Key]) -> Key:
+        """Let the record be `how` of what it is now. Nobody changes it in between, pooldctl neither."""
+        with self._locked():
+            key = self.read().keys.get(key_id)
+            if key is None:
+                raise NotFound(f"no key {shown(key_id)}", key=shown(key_id))
+            changed = how(key)
+            self._write(changed)
+        return changed
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._keys_folder.mkdir(exist_ok=True)
+        with (self._keys_folder / LOCK).open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _write(self, key: Key) -> None:
         path = self._keys_folder / f"{key.id}.json"
         beside = self._keys_folder / f".{key.id}.{os.getpid()}"
         try:
-            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            with beside.open("wb") as file:
                 file.write(key.encode())
                 file.flush()
                 os.fsync(file.fileno())

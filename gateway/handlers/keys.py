@@ -1,7 +1,7 @@
 """Keys, for admins: make, list, revoke, rotate. A secret is in one reply and nowhere else."""
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -35,8 +35,7 @@ async def get(request: Request) -> Response:
 
 async def revoke(request: Request) -> Response:
     """From now on it opens nothing: here at once, at other gateways within seconds. Revoking again changes nothing."""
-    key = replace(await _found(request), active=False)
-    await _write(call_of(request), key)
+    key = await _changed(request, Key.revoked)
     return json_reply(key.view())
 
 
@@ -48,16 +47,27 @@ async def rotate(request: Request) -> Response:
     fields.end()
     now_ms = call.services.now_ms()
     secret = new_secret(call.services.entropy)
-    key = replace(old, id=key_id(secret), created_ms=now_ms)
+    key = old.successor(key_id(secret), now_ms)
     await _write(call, key)
-    ends_ms = min(now_ms + grace_s * 1000, old.expires_ms or 1 << 53)
-    await _write(call, replace(old, expires_ms=ends_ms) if grace_s else replace(old, active=False))
+    await _changed(request, lambda old: old.ending(now_ms + grace_s * 1000) if grace_s else old.revoked())
     return json_reply({**key.view(), "secret": secret}, 201, {"Location": f"/v1/keys/{key.id}"})
 
 
 async def _write(call: Call, key: Key) -> None:
     """A client that leaves meanwhile has its key written all the same: half of a rotation would be worse."""
     await asyncio.shield(call.services.background.start(asyncio.to_thread(call.services.registry.write_key, key)))
+    _know(call, key)
+
+
+async def _changed(request: Request, how: Callable[[Key], Key]) -> Key:
+    call, asked = call_of(request), request.path_params["key_id"]
+    work = asyncio.to_thread(call.services.registry.change_key, asked, how)
+    key: Key = await asyncio.shield(call.services.background.start(work))
+    _know(call, key)
+    return key
+
+
+def _know(call: Call, key: Key) -> None:
     auth = call.services.auth
     auth.know({**auth.keys, key.id: key})
 
