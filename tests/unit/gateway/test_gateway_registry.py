@@ -1,11 +1,13 @@
 """The registry's folder: what is read, what is not, and how keys are written."""
 
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from contract.errors import NotFound
 from contract.hosts import Host
 from contract.keys import Key, key_id
 from gateway.registry import Registry
@@ -24,11 +26,35 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert registry.read().keys == {KEY.id: revoked}
 
 
-def test_a_key_is_readable_for_its_writer_only_and_leaves_nothing_beside(tmp_path: Path) -> None:
+def test_a_key_leaves_nothing_beside_its_record_and_the_lock(tmp_path: Path) -> None:
     Registry(tmp_path).write_key(KEY)
-    (path,) = (tmp_path / "keys").iterdir()
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert {path.name for path in (tmp_path / "keys").iterdir()} == {f"{KEY.id}.json", ".lock"}
+
+
+def test_of_two_changes_at_once_none_is_lost(tmp_path: Path) -> None:
+    Registry(tmp_path).write_key(KEY)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(key: Key) -> Key:
+        begun.set()
+        assert go_on.wait(10)
+        return key.ending(5)
+
+    slow = threading.Thread(target=lambda: Registry(tmp_path).change_key(KEY.id, slowly))
+    quick = threading.Thread(target=lambda: Registry(tmp_path).change_key(KEY.id, Key.revoked))
+    slow.start()
+    assert begun.wait(10)
+    quick.start()
+    go_on.set()
+    slow.join()
+    quick.join()
+    (key,) = Registry(tmp_path).read().keys.values()
+    assert (key.expires_ms, key.active) == (5, False)
+
+
+def test_a_key_that_is_not_there_cannot_be_changed(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        Registry(tmp_path).change_key(KEY.id, Key.revoked)
 
 
 def test_hosts_are_read_and_forgotten_with_their_files(tmp_path: Path) -> None:
