@@ -48,7 +48,7 @@ up: images  ## start poold in the background, with warm machines
 down:  ## stop all that `make up` started
 	@if [ -x $(PY) ]; then $(PY) -m poold.dev down; fi
 
-test: images  ## every test, with real microVMs (two runs side by side)
+test: images  ## every test, with real microVMs
 	@$(PY) -m tests
 
 test-unit: .venv/.installed  ## the tests that need no microVM
