@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import GATEWAYS, HOSTS, Cluster, together, until
+from tests.cluster.cluster import GATEWAYS, HOSTS, SLOTS, Cluster, together, until
 
 EACH = 4  # sandboxes a host, on average
 WITHIN_S = 3.0
-TOLERANCE = 0.15
+TOLERANCE = 0.15  # of the room of a host
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def assert_all_reachable(cluster: Cluster, boxes: list[str], gateways: tuple[str
 def test_new_ids_spread_by_the_room_of_the_hosts(cluster: Cluster, boxes: list[str]) -> None:
     counted = Counter(cluster.host_of(box) for box in boxes)
     for host in HOSTS[:-1]:
-        assert abs(counted[host] - EACH) <= max(1, EACH * TOLERANCE), counted
+        assert abs(counted[host] - EACH) <= SLOTS * TOLERANCE, counted
 
 
 def test_every_id_is_reachable_through_every_gateway(cluster: Cluster, boxes: list[str]) -> None:
