@@ -96,14 +96,12 @@ def _near(kind: str, of: Schema) -> st.SearchStrategy[Any]:
             most = of.get("maxLength", 8)
             edges = [*of.get("enum", []), "x" * most, "x" * (most + 1), "\0" + "x" * (most - 1)]
             return st.sampled_from([edge for edge in edges if edge is not None]) | st.sampled_from(ODD_TEXTS)
-        case "boolean":
-            return st.booleans()
         case "array":
             return _lists(of)
         case "object":
             return _objects(of)
         case _:
-            return st.none()
+            return st.booleans() if kind == "boolean" else st.none()
 
 
 def _lists(of: Schema) -> st.SearchStrategy[Any]:
