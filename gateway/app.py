@@ -46,6 +46,8 @@ class App:
         self._services = services
         self._access_log = access_log
         self._branches = branches
+        self._run = secrets.token_hex(5)
+        self._number = 0
         self._router = Router([self._route(each) for each in OPERATIONS], redirect_slashes=False)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -60,7 +62,6 @@ class App:
         began = time.perf_counter()
         self._services.metrics.open_requests += 1
         try:
-            check_framing(scope)
             await self._answer(scope, heard, reply, call)
         except Exception as error:
             if reply.status:
@@ -86,6 +87,7 @@ class App:
             if passed is not None:
                 await self._pass(scope, receive, reply, call, passed)
                 return
+        check_framing(scope)  # what is passed on is checked there
         scope["app"] = self  # so that Starlette raises what it refuses
         call.extra = reply.extra  # one list: the guard of an operation adds to it
         try:
@@ -152,10 +154,19 @@ class App:
         need(call.caller, needed)
 
     def _call(self, scope: Any) -> Call:
-        asked = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
-        request_id = asked if REQUEST_ID.fullmatch(asked) else f"rq-{secrets.token_hex(8)}"
         client = scope.get("client")
-        return Call(self._services, request_id, client[0] if client else "")
+        return Call(self._services, self._request_id(scope), client[0] if client else "")
+
+    def _request_id(self, scope: Any) -> str:
+        """The client's own, if it makes sense; else one that no other request of any gateway has."""
+        for name, value in scope["headers"]:
+            if name == b"x-request-id":
+                asked: str = value.decode("latin-1")
+                if REQUEST_ID.fullmatch(asked):
+                    return asked
+                break
+        self._number += 1
+        return f"rq-{self._run}-{self._number:x}"
 
     def _audit(self, call: Call, error: WarrenError) -> None:
         """Refusals that an operator wants to know of."""

@@ -20,7 +20,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 Pairs = list[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Caller:
     """Who asks, as their key says, and what every reply to them tells of their rate."""
 
@@ -62,12 +62,14 @@ class Auth:
         self._now_ms = now_ms
         self._clock_s = clock_s
         self._keys: Mapping[str, Key] = {}
+        self._ids: dict[str, str] = {}  # of the keys that were right since the last look at the registry
         self._buckets = Buckets()
         self._wrong = WrongKeys()
 
     def know(self, keys: Mapping[str, Key]) -> None:
         """From now on these are all keys."""
         self._keys = keys
+        self._ids.clear()
 
     @property
     def keys(self) -> Mapping[str, Key]:
@@ -89,7 +91,7 @@ class Auth:
 
     def _key(self, secret: str) -> Key:
         try:
-            asked = key_id(secret)
+            asked = self._ids.get(secret) or key_id(secret)
         except NoKey as error:
             raise WrongKey(error.message, "gateway.bad_key", {}) from None
         key = self._keys.get(asked)
@@ -99,6 +101,7 @@ class Auth:
             raise WrongKey("the key was revoked", "gateway.revoked_key", {"key": asked[:8], "owner": key.owner})
         if key.expires_ms is not None and key.expires_ms <= self._now_ms():
             raise WrongKey("the key is over", "gateway.expired_key", {"key": asked[:8], "owner": key.owner})
+        self._ids[secret] = asked
         return key
 
     def _within_rate(self, key: Key) -> Caller:

@@ -7,6 +7,7 @@ from typing import Any
 
 from contract.errors import CallerError
 from contract.tickets import HEADER as TICKET
+from gateway.upstream.parts import header_block
 
 Pairs = list[tuple[bytes, bytes]]
 
@@ -31,6 +32,7 @@ NOT_PASSED = HOP_BY_HOP | TRUE_ONES | {b"content-length"}
 NOT_TO_HOSTS = NOT_PASSED | CREDENTIALS
 LENGTH = re.compile(rb"[0-9]{1,18}")
 MAX_FORWARDED_HOST = 260
+MAX_REMEMBERED_BYTES = 4096  # of one client's headers
 
 
 class BadFraming(CallerError):
@@ -46,6 +48,26 @@ class Asked:
     headers: Pairs
     length: int | None
     is_coded: bool  # the body comes in chunks
+    block: bytes  # the headers as they are sent
+
+
+class AskedOften:
+    """`asked_headers` of clients that ask again and again with the same headers, as most do."""
+
+    def __init__(self, most: int = 1024) -> None:
+        self._most = most
+        self._known: dict[tuple[Any, ...], Asked] = {}
+
+    def get(self, scope: Any, given: Sequence[tuple[bytes, bytes]], *, keep_credentials: bool) -> Asked:
+        key = (keep_credentials, scope["scheme"], scope["client"] and scope["client"][0], *given)
+        known = self._known.get(key)
+        if known is None:
+            known = asked_headers(scope, given, keep_credentials=keep_credentials)
+            if len(self._known) >= self._most:
+                self._known.clear()
+            if sum(len(name) + len(value) for name, value in given) <= MAX_REMEMBERED_BYTES:
+                self._known[key] = known
+        return known
 
 
 def asked_headers(scope: Any, given: Sequence[tuple[bytes, bytes]], *, keep_credentials: bool = False) -> Asked:
@@ -67,7 +89,7 @@ def asked_headers(scope: Any, given: Sequence[tuple[bytes, bytes]], *, keep_cred
         passed.append((b"x-forwarded-for", client[0].encode("latin-1")))
     passed.append((b"x-forwarded-proto", b"https" if scope["scheme"] in ("https", "wss") else b"http"))
     passed.append((b"x-forwarded-host", host[:MAX_FORWARDED_HOST]))
-    return Asked(passed, length, is_coded)
+    return Asked(passed, length, is_coded, header_block(passed))
 
 
 def _framing(seen: Pairs) -> tuple[bytes, int | None, bool, bytes]:

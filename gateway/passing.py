@@ -18,12 +18,10 @@ Carry = Callable[[Upstream, str], Awaitable[int]]
 
 async def pass_request(scope: Any, receive: Any, send: Any, call: Call, passed: Passed) -> int:
     """The status of the answer that was passed back. Raises only before anything was sent to the client."""
-    target = _target(scope)
+    target, request_id, answer_s = _target(scope), call.request_id, passed.answer_s
 
-    async def carry(upstream: Upstream, ticket: str) -> int:
-        return await forward(
-            scope, receive, send, upstream, target, ticket, request_id=call.request_id, answer_s=passed.answer_s
-        )
+    def carry(upstream: Upstream, ticket: str) -> Awaitable[int]:
+        return forward(scope, receive, send, upstream, target, ticket, request_id=request_id, answer_s=answer_s)
 
     return await _to_its_host(call, passed, carry)
 

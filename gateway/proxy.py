@@ -11,7 +11,7 @@ from typing import Any
 from contract.errors import NotMine, WarrenError
 from gateway.client_body import KEPT, ClientBody, Receive, read_body
 from gateway.errors import HostSlow, HostUnreachable
-from gateway.headers import TICKET_NAME, Pairs, answer_headers, asked_headers
+from gateway.headers import TICKET_NAME, AskedOften, Pairs, answer_headers
 from gateway.upstream import Answer, Upstream
 from gateway.watch import Watch
 
@@ -23,6 +23,7 @@ Mend = Callable[[int, Pairs], Pairs]
 ANSWER_S = 300.0  # for the head of an answer; commands answer when they have ended
 CLIENT_LEFT = 499  # told to nobody but the log
 NOT_MINE = b"warren-not-mine"
+_ASKED = AskedOften()
 LAST = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
@@ -50,18 +51,17 @@ async def forward(  # noqa: PLR0917  # what ASGI hands on, and where it goes
     `headers` stand for the client's own, `extra_headers` are added, `keep_credentials` passes cookies and
     authorization, and `mend` changes the headers of the answer.
     """
-    asked = asked_headers(scope, scope["headers"] if headers is None else headers, keep_credentials=keep_credentials)
+    given = scope["headers"] if headers is None else headers
+    asked = _ASKED.get(scope, given, keep_credentials=keep_credentials)
     body = await read_body(scope, receive, asked.length, is_coded=asked.is_coded)
-    passed = asked.headers
+    told_id = request_id.encode()
+    passed = [(b"x-request-id", told_id), *extra_headers]
     if ticket:
         passed.append((TICKET_NAME, ticket.encode()))
-    told_id = request_id.encode()
-    passed.append((b"x-request-id", told_id))
-    passed += extra_headers
     pieces = body if isinstance(body, ClientBody) else None
     if pieces is not None and asked.length is not None:
         passed.append((b"content-length", b"%d" % asked.length))
-    exchange = upstream.stream(scope["method"], target, passed, body, waits=bool(ticket))
+    exchange = upstream.stream(scope["method"], target, passed, body, waits=bool(ticket), block=asked.block)
     async with Watch(upstream.later, receive, pieces, answer_s) as watch, exchange as answer:
         watch.answered()
         status = answer.status

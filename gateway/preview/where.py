@@ -13,6 +13,7 @@ from gateway.passes import FIELD, preview_label
 LABEL = re.compile(rf"([0-9]{{1,9}})-({SANDBOX.pattern})")
 PATH = re.compile(rf"/p/({SANDBOX.pattern})/([0-9]{{1,9}})(/.*)?", re.DOTALL)
 PATH_FORM = "/p/"
+AT_PORT = re.compile(r":[0-9]*$")
 MAX_HOST_CHARS = 260
 
 
@@ -47,8 +48,10 @@ class Where:
 def where(scope: Mapping[str, Any], domain: str | None) -> Where | None:
     """What the request is a preview of; None if it is none. Raises what is wrong with one that only looks like it."""
     host = _host(scope)
+    if not (scope["raw_path"].startswith(b"/p/") or LABEL.match(host) or (domain is not None and domain in host)):
+        return None  # almost all requests: they are not to be slower for this
     origin = f"{'https' if scope['scheme'] in ('https', 'wss') else 'http'}://{host}"
-    name = host.rsplit(":", 1)[0] if re.search(r":[0-9]*$", host) else host
+    name = host.rsplit(":", 1)[0] if AT_PORT.search(host) else host
     target, given = _target(scope)
     if domain is not None and name.endswith(f".{domain}"):
         found = LABEL.fullmatch(name.removesuffix(f".{domain}"))

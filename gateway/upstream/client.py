@@ -12,7 +12,7 @@ from gateway.errors import HostBroken, HostUnreachable
 from gateway.upstream.connection import Connection
 from gateway.upstream.dial import Connect, Dialler, Tls
 from gateway.upstream.later import Later
-from gateway.upstream.parts import Headers, declared_length, request_head
+from gateway.upstream.parts import Headers, declared_length, header_block, request_head
 from gateway.upstream.pool import Pool
 
 MAX_JSON_BYTES = 4 << 20
@@ -78,8 +78,12 @@ class Exchange:
         body = self._body
         self._connection = connection
         try:
-            connection.begin(self._head + body if type(body) is bytes else self._head, is_head=self._method == "HEAD")
-            if body is not None and not isinstance(body, bytes):
+            if body is None:
+                connection.begin(self._head, self._method)
+            elif isinstance(body, bytes):
+                connection.begin(self._head + body, self._method)
+            else:
+                connection.begin(self._head, self._method)
                 self._sending = asyncio.create_task(self._send(connection, body))
             while not connection.status:
                 await connection.news()
@@ -121,8 +125,13 @@ class Exchange:
     async def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        if self._connection is not None:
-            await self._leave(self._connection)
+        connection = self._connection
+        if connection is None:
+            return
+        if self._sending is None:
+            self._pool.give_back(connection)
+        else:
+            await self._leave(connection)
 
     async def _leave(self, connection: Connection) -> None:
         """Keep the connection for the next exchange if all of this one went through, else hang up."""
@@ -163,11 +172,14 @@ class Upstream:
     def later(self) -> Later:
         return self._pool.later
 
-    def stream(self, method: str, target: str, headers: Headers, body: Body = None, *, waits: bool = False) -> Exchange:
+    def stream(
+        self, method: str, target: str, headers: Headers, body: Body = None, *, waits: bool = False, block: bytes = b""
+    ) -> Exchange:
         """A request as a block that gives its answer.
 
         A body that is an iterable is sent in chunks unless `headers` has its content-length. `waits`: the body is not
-        begun before the host has said that it wants it, or nothing for a second.
+        begun before the host has said that it wants it, or nothing for a second. `block`: further headers, as
+        `header_block` wrote them.
         """
         framing, length = b"", None
         if isinstance(body, bytes):
@@ -176,8 +188,8 @@ class Upstream:
             length = declared_length(headers)
             framing = b"transfer-encoding: chunked\r\n" if length is None else b""
             if waits:
-                headers = [*headers, (b"expect", b"100-continue")]
-        head = request_head(method, target, self._host, headers, framing)
+                framing += b"expect: 100-continue\r\n"
+        head = request_head(method, target, self._host, (block, header_block(headers), framing))
         return Exchange(self._pool, method, head, body, length=length, waits=waits)
 
     async def call(

@@ -56,11 +56,11 @@ class Connection(asyncio.Protocol):
 
     # What a caller does.
 
-    def begin(self, data: bytes, *, is_head: bool) -> None:
+    def begin(self, data: bytes, method: str) -> None:
         """Start an exchange: `data` is the request's head, and its body if that is at hand."""
         if self._error is not None:
             raise self._error
-        self._reset(is_head=is_head)
+        self._reset(is_head=method == "HEAD")
         self._in_exchange = True
         self.used += 1
         cast(asyncio.Transport, self._transport).write(data)
@@ -140,7 +140,8 @@ class Connection(asyncio.Protocol):
     def end(self) -> None:
         """The exchange is over; what was not read of a whole answer is dropped. The host has nothing more to say."""
         self._in_exchange = False
-        self.whole_nowait()
+        if self._chunks:
+            self.whole_nowait()
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
@@ -167,7 +168,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._raw_left >= len(data):
             self._raw_left -= len(data)
-            self._took(data)
+            self._chunks.append(data)
+            self._waiting += len(data)
             self.complete = not self._raw_left
         elif self._in_exchange and not self._raw_left:
             self._parse(data)
@@ -281,9 +283,6 @@ class Connection(asyncio.Protocol):
         self._overhead = 0
         if self._length is not None:
             self._length -= len(data)
-        self._took(data)
-
-    def _took(self, data: bytes) -> None:
         self._chunks.append(data)
         self._waiting += len(data)
 

@@ -16,21 +16,25 @@ METHOD = re.compile(r"[A-Z]{1,20}")
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-def request_head(method: str, target: str, host: bytes, headers: Headers, framing: bytes = b"") -> bytes:
-    """The bytes of a request's head. `framing` is the line that says how long the body is."""
+def header_block(headers: Headers) -> bytes:
+    """The lines of these headers. Refuses what would be more lines than that."""
+    parts: list[bytes] = []
+    for name, value in headers:
+        parts += (name, b": ", value, b"\r\n")
+    block = b"".join(parts)
+    lines = len(headers)
+    if block.count(b"\n") != lines or block.count(b"\r") != lines or b"\0" in block:
+        raise BadField("headers", "", "a header has a line break or a zero in it")
+    return block
+
+
+def request_head(method: str, target: str, host: bytes, lines: Sequence[bytes]) -> bytes:
+    """The bytes of a request's head. `lines` are whole ones: blocks of headers, and how long the body is."""
     if not TARGET.fullmatch(target):
         raise BadField("path", target, "has characters that must be percent-encoded")
     if method not in METHODS and not METHOD.fullmatch(method):
         raise BadField("method", method, "must be an HTTP method in capital letters")
-    parts = [f"{method} {target} HTTP/1.1\r\nhost: ".encode(), host, b"\r\n"]
-    for name, value in headers:
-        parts += (name, b": ", value, b"\r\n")
-    parts += (framing, b"\r\n")
-    head = b"".join(parts)
-    lines = len(headers) + 3 + (1 if framing else 0)
-    if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head:
-        raise BadField("headers", "", "a header has a line break or a zero in it")
-    return head
+    return b"".join((f"{method} {target} HTTP/1.1\r\nhost: ".encode(), host, b"\r\n", *lines, b"\r\n"))
 
 
 def declared_length(headers: Headers) -> int | None:
