@@ -9,10 +9,10 @@ STAMPS := build/stamps
 RUN_PACKAGES := qemu-system-x86 libnftables1 iproute2 util-linux e2fsprogs procps curl
 BUILD_PACKAGES := python3 python3-venv mmdebstrap lz4 ca-certificates
 TEST_PACKAGES := nftables tmux git mount busybox-static chromium
-BENCH_PACKAGES := crun bubblewrap
+BENCH_PACKAGES := crun bubblewrap nginx-light wrk
 
 .PHONY: help up down images test test-unit test-faults test-fuzz check lint types contracts lock clean \
-	bench-create bench-density bench-slots bench-ledger bench-pause bench-packages
+	bench-create bench-density bench-slots bench-ledger bench-pause bench-gateway bench-packages
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,11 +71,11 @@ types: .venv/.installed  ## mypy, strict
 contracts: .venv/.installed  ## who may import whom
 	@PYTHONPATH=guest .venv/bin/lint-imports
 
-bench-packages: images
+bench-packages: .venv/.installed
 	@bash -c 'for p in $(BENCH_PACKAGES); do dpkg-query -W $$p >/dev/null 2>&1 || need=1; done; \
 	  if [ -n "$$need" ]; then apt-get install -yq --no-install-recommends $(BENCH_PACKAGES) >build/apt.log 2>&1; fi'
 
-bench-create: bench-packages  ## cold boot, restore and warm claim beside crun and bwrap
+bench-create: images bench-packages  ## cold boot, restore and warm claim beside crun and bwrap
 	@$(PY) -m tests.bench.bench_create
 
 bench-density: images  ## idle machines until 8 GiB are used
@@ -89,6 +89,9 @@ bench-ledger: .venv/.installed  ## durable events and moves a second, beside bar
 
 bench-pause: images  ## pause and resume of a small and a large machine
 	@$(PY) -m tests.bench.bench_pause
+
+bench-gateway: bench-packages  ## the gateway beside nginx: requests, bodies, events, WebSockets
+	@$(PY) -m tests.bench.bench_gateway
 
 lock: .venv/.installed  ## pin every Python package again
 	@$(PY) -m piptools compile -q --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
