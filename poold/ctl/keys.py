@@ -25,7 +25,8 @@ def create(context: Context) -> int:
     with told("cannot create a key"):
         ring = _keyring(context)
         secret = keys.new_secret(secrets.token_bytes)
-        key = _asked(context).key(keys.key_id(secret), created_ms=context.out.now_ms)
+        now_ms = context.out.now_ms
+        key = _asked(context, now_ms).key(keys.key_id(secret), created_ms=now_ms)
         ring.add(key)
     return _hand_over(context, key, secret)
 
@@ -81,13 +82,13 @@ def _hand_over(context: Context, key: Key, secret: str) -> int:
     return errors.DONE
 
 
-def _asked(context: Context) -> KeyAsked:
+def _asked(context: Context, now_ms: int) -> KeyAsked:
     """Checked as the API checks it."""
     asked = context.asked
     pools = {"vcpus": asked.vcpus, "memory_mb": asked.memory_mb, "disk_mb": asked.disk_mb}
     wanted: dict[str, Any] = {name: getattr(asked, name) for name in ("owner", "name", "plan", "rate")}
     if asked.expires is not None:
-        wanted["expires_ms"] = context.out.now_ms + asked.expires * DAY_MS
+        wanted["expires_ms"] = now_ms + asked.expires * DAY_MS
     if asked.scope:
         wanted["scopes"] = list(dict.fromkeys(asked.scope))
     return KeyAsked.parse(json.dumps({**wanted, "pools": pools}).encode())

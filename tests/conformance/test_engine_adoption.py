@@ -76,6 +76,7 @@ async def test_what_cannot_be_adopted_is_refused_and_stays_as_it_was(bench: Benc
         assert await bench.sh(machine, "echo here") == (0, "here\n")
         os.kill(machine.pid, signal.SIGKILL)
         await machine.ended
+        await until(lambda: bench.engine.found() == [Found(machine.id, None, is_saved=False)])
         with pytest.raises(EngineError, match="no process"):
             await bench.engine.adopt(machine.id, machine.slot)
 
