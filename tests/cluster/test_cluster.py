@@ -12,17 +12,27 @@ import pytest
 from tests.cluster.cluster import GATEWAYS, HOSTS, SLOTS, Cluster, together, until
 
 EACH = 4  # sandboxes a host, on average
+AT_ONCE = 2  # gateways know nothing of what others do until the next heartbeat
 WITHIN_S = 3.0
 TOLERANCE = 0.15  # of the room of a host
 
 
 @pytest.fixture(scope="module")
 def boxes(cluster: Cluster) -> Iterator[list[str]]:
-    """Sandboxes made through all gateways at once, on the hosts that there are at first."""
-    names = [GATEWAYS[number % len(GATEWAYS)] for number in range(EACH * 4)]
-    made = [box["id"] for box in together(cluster.create, names)]
+    """Sandboxes made through all gateways, on the hosts that there are at first: a few at once, then news of them."""
+    made = []
+    for begin in range(0, EACH * 4, AT_ONCE):
+        names = [GATEWAYS[number % len(GATEWAYS)] for number in range(begin, begin + AT_ONCE)]
+        made += [box["id"] for box in together(cluster.create, names)]
+        before = beats(cluster)
+        until(lambda before=before: all(beat >= before[which] + 2 for which, beat in beats(cluster).items()))
     yield made
     together(lambda box: cluster.call("g2", "DELETE", f"/v1/sandboxes/{box}"), made)
+
+
+def beats(cluster: Cluster) -> dict[tuple[str, str], int]:
+    """The last heartbeat of each host that each gateway has seen."""
+    return {(gateway, name): host["beat"] for gateway in GATEWAYS for name, host in cluster.hosts(gateway).items()}
 
 
 def assert_all_reachable(cluster: Cluster, boxes: list[str], gateways: tuple[str, ...] = GATEWAYS) -> None:
