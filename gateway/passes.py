@@ -1,21 +1,19 @@
 """Passes: signed permissions to see one preview for a while. They travel in a link once, and then in a cookie."""
 
 import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from contract.asked import MAX_LINK_S
-from contract.tickets import Access, BadTicket, Signer, Verifier
+from contract.tickets import Access, BadTicket, Signer, Verifier, public_pems
 from gateway.errors import ConfigError
 
 log = logging.getLogger("gateway.preview")
 
 FIELD = "warren-pass"  # of a query
 AUDIENCE = "/preview"  # in place of a host's name: no host can be called that, so none takes a pass for a ticket
-PUBLIC_KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.DOTALL)
 
 
 class Passes:
@@ -56,7 +54,7 @@ class Passes:
     def _use(self, pems: tuple[bytes, bytes]) -> None:
         key, public = pems
         ours = load_pem_private_key(key, None).public_key()
-        known = [ours.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), *PUBLIC_KEY.findall(public)]
+        known = [ours.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), *public_pems(public)]
         self._signer = Signer(key, now_ms=self._now_ms, nonce=self._nonce)
         self._verifier = Verifier(AUDIENCE, known, now_ms=self._now_ms, life_ms=MAX_LINK_S * 1000)
         self._read_pems = pems

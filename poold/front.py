@@ -13,15 +13,14 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from contract.identity import Kind, peer_identity
 from poold.config import Pki
 from poold.errors import ConfigError
 from poold.watched import Watched
 
 log = logging.getLogger("poold.front")
 
-GATEWAY = "spiffe://warren/gateway/"
 HANDSHAKE_S = 5.0
 CLOSE_S = 30.0  # for a slow client to read the last bytes of a connection
 BACKLOG = 1024
@@ -139,7 +138,8 @@ class Front:
         """Carry a connection whose handshake is done to where it may go. Raises `OSError` if that is nowhere."""
         certificate = client.writer.get_extra_info("peercert")
         if certificate:
-            if not is_gateway(certificate):
+            who = peer_identity(certificate)
+            if who is None or who.kind is not Kind.GATEWAY:
                 raise ConnectionRefusedError("its certificate is not a gateway's")
             await _relay(client, self._doors.gateways)
             return
@@ -150,12 +150,6 @@ class Front:
             await _relay(client, self._doors.anyone)
         finally:
             self._anonymous -= 1
-
-
-def is_gateway(certificate: dict[str, Any]) -> bool:
-    """Whether a certificate of our CA (verified, as Python's ssl tells it) is one of a gateway, and of nothing else."""
-    uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
-    return len(uris) == 1 and uris[0].startswith(GATEWAY) and len(uris[0]) > len(GATEWAY)
 
 
 @dataclass(frozen=True)

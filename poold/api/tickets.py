@@ -6,7 +6,6 @@ written down, so many a second at most: a flood of them must not fill the disk.
 
 import contextlib
 import logging
-import re
 import time
 from collections.abc import Callable, Collection
 from functools import partial
@@ -18,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from contract.errors import WarrenError
-from contract.tickets import HEADER, Access, BadTicket, Ticket, Used, Verifier
+from contract.tickets import HEADER, Access, BadTicket, Ticket, Used, Verifier, public_pems
 from poold.api.replies import on_warren_error
 from poold.ledger import Ledger, audit
 from poold.metrics import Metrics
@@ -26,7 +25,6 @@ from poold.watched import Watched
 
 log = logging.getLogger("poold.api")
 
-PUBLIC_KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.DOTALL)
 NO_KEYS = (
     "this host takes no tickets, so only /healthz is answered here: POOLD_PKI must name a folder with tickets.pub"
     " (pooldctl pki issue makes one)"
@@ -66,7 +64,7 @@ class Tickets:
         if self._keys is None or not self._watched.has_changed():
             return
         try:
-            pems = PUBLIC_KEY.findall(self._keys.read_bytes())
+            pems = public_pems(self._keys.read_bytes())
             if not pems:
                 raise ValueError("it has no public key in PEM")
             self._verifier = Verifier(self._host, pems, now_ms=self._now_ms)
