@@ -5,7 +5,7 @@ checked against Debian's keyring; what else the host has configured is not used.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -93,15 +93,10 @@ class Archive:
         sources.write(folder / "parts")
         run(["apt-get", *self._options, "-qq", "update"])
 
-    def only_dependency(self, metapackage: str, pattern: str) -> str:
-        """Return the one package matching `pattern` that the newest `metapackage` depends on."""
-        text = run(["apt-cache", *self._options, "show", "--no-all-versions", metapackage]).decode()
-        found = {name for stanza in stanzas(text) for name in re.findall(pattern, stanza.get("Depends", ""))}
-        if len(found) != 1:
-            raise ImageError(
-                f"{metapackage} depends on {sorted(found) or 'nothing'} like {pattern}, expected one package"
-            )
-        return str(found.pop())
+    def newest_dependency(self, metapackage: str, pattern: str, *, without: Container[str] = ()) -> str:
+        """Return the one package like `pattern` that the newest `metapackage` needs, but for versions `without`."""
+        text = run(["apt-cache", *self._options, "show", metapackage]).decode()
+        return dependency_in(text, pattern, without)
 
     def unpack(self, name: str, into: Path) -> Package:
         """Fetch the newest version of a package, verified by apt, and unpack its files; nothing is installed."""
@@ -111,6 +106,21 @@ class Archive:
         run(["dpkg-deb", "-x", deb, into])
         version = run(["dpkg-deb", "--field", deb, "Version"]).decode().strip()
         return Package(name, version, sha256_of(deb))
+
+
+def dependency_in(shown: str, pattern: str, without: Container[str]) -> str:
+    """Return what `newest_dependency` does, from what apt shows of all versions of a package, the newest first."""
+    versions = [stanza for stanza in stanzas(shown) if stanza.get("Version") not in without]
+    if not versions:
+        raise ImageError(
+            "Debian has no version of the kernel that is not known to be broken",
+            hint="name a sources file with another day's archive in WARREN_APT_SOURCES",
+        )
+    package, depends = versions[0].get("Package"), versions[0].get("Depends", "")
+    found = set(re.findall(pattern, depends))
+    if len(found) != 1:
+        raise ImageError(f"{package} depends on {depends or 'nothing'}, expected one package like {pattern}")
+    return str(found.pop())
 
 
 def stanzas(text: str) -> Iterator[dict[str, str]]:
