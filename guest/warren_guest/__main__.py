@@ -19,6 +19,9 @@ from warren_guest.routes import respond
 from warren_guest.server import Connection, PeerCheck
 
 _BACKLOG = 512
+# Connections that are taken before anything else is done. asyncio takes as many as may wait: after the only one it asks
+# once more, in vain, and the kernel makes a socket for that and throws it away.
+_AT_ONCE = 1
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -43,8 +46,9 @@ async def serve(
     server = await loop.create_server(
         lambda: Connection(lambda request: respond(guest, request), is_served, connections),
         sock=listener,
-        backlog=_BACKLOG,
+        backlog=_AT_ONCE,
     )
+    listener.listen(_BACKLOG)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         # The first process must survive both; a handler, unlike ignoring, is not inherited by what it starts.

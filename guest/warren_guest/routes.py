@@ -1,5 +1,6 @@
 """The table of routes. Handlers are thin: they parse, call a plain function, and stream what comes back."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -35,7 +36,8 @@ async def health(guest: Guest, _request: Request) -> Answer:
 async def identify(guest: Guest, request: Request) -> Answer:
     answer = _become(guest.identity, guest.events, parse_identity(await read_object(request)))
     if guest.identity.generation > 1:
-        guest.hang_up_but(request.connection)
+        # After the answer: a host waits for that, and those others for nothing.
+        asyncio.get_running_loop().call_soon(guest.hang_up_but, request.connection)
     return answer
 
 

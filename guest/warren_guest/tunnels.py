@@ -133,6 +133,8 @@ class _Tunnel:
 
     def abort(self) -> None:
         for end in self.ends:
+            if end.is_lost:  # asyncio fails on some of those
+                continue
             with contextlib.suppress(OSError):  # it is closed already
                 end.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _BROKEN)
             end.transport.abort()

@@ -6,8 +6,11 @@ from contract.models import Shape
 
 # The emulator's own threads (devices, control socket, disk) work beside the guest's processors.
 EMULATOR_CPUS = 0.5
-# Besides the guest's RAM: translated code (up to 128 MB), the emulator itself, and what the kernel keeps for it. The
-# pool reckons with 160 MB; a machine that behaves must never be killed, so where that happens is well beyond.
+# A page of the snapshot that was never written is made when the first of all clones touches it, and is counted as that
+# clone's beside its own copy. So the first to use all of its RAM has it twice.
+RAM_COUNTED = 2
+# Besides that: translated code (up to 128 MB), the emulator itself, and what the kernel keeps for it. The pool reckons
+# with 160 MB; a machine that behaves must never be killed, so where that happens is well beyond.
 OVERHEAD_MB = 224
 # QEMU's pool for disk requests may have 64 threads; the rest is its main, RCU and control threads, and room to spare.
 EMULATOR_THREADS = 96
@@ -39,7 +42,7 @@ def limits_of(shape: Shape) -> Limits:
     """What a machine of `shape` needs to be all that was asked for, and no more."""
     return Limits(
         vcpus=shape.vcpus + EMULATOR_CPUS,
-        memory_mb=shape.memory_mb + OVERHEAD_MB,
+        memory_mb=RAM_COUNTED * shape.memory_mb + OVERHEAD_MB,
         pids=shape.vcpus + EMULATOR_THREADS,
         io_bytes_per_s=IO_BYTES_PER_S,
     )

@@ -142,7 +142,7 @@ class LocalEngine:
         ]
 
     async def adopt(self, machine_id: str, slot: Slot) -> Machine:
-        """Of the processes of one that is paused, all that are stopped count as stopped by us."""
+        """Of the processes of one that is paused, all that are stopped or about to be count as stopped by us."""
         async with self._turn(machine_id):
             if machine_id in self._running and not self._running[machine_id].ended.done():
                 raise EngineError("adopting", machine_id, hint="it is ours already")
@@ -294,15 +294,20 @@ def _find_stopped(mark: Path, known: Iterable[int]) -> list[int]:
 
 
 def _find_guests(machines: Path) -> dict[str, tuple[int, list[int]]]:
-    """The first process of each machine, and those that were stopped in it if its guest is, parents first."""
+    """The first process of each machine, and those that were stopped in it if its guest is, parents first.
+
+    Among these are those that the kernel is busy with: one that waits for its child to become another program stops
+    only when that goes on.
+    """
     marked = process.find_marked(MARK, f"{machines}/")
     now = family.look()
     found = {}
     for rest, pids in marked.items():
         first = [pid for pid in pids if pid in now.states and now.parents[pid] not in pids]
         if first and rest.endswith(f"/{SOCKET}"):
-            stopped = [pid for pid, state in now.below(first[:1]).items() if state in family.STOPPED]
-            is_paused = any(pid in pids for pid in stopped)
+            states = now.below(first[:1])
+            is_paused = any(states.get(pid) in family.STOPPED for pid in pids)
+            stopped = [pid for pid, state in states.items() if state in family.STOPPED | {family.IN_THE_KERNEL}]
             found[rest.removesuffix(f"/{SOCKET}")] = (first[0], stopped if is_paused else [])
     return found
 

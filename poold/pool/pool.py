@@ -89,12 +89,13 @@ class Pool:
 
     async def _take(self, shape: Shape, attempt: Callable[[], Place]) -> Place:
         """A place, for which warm machines of other shapes go if they have to."""
-        while True:
-            try:
-                return attempt()
-            except CapacityError:
-                if not await self.keeper.make_room(shape):
-                    raise
+        with self.keeper.claiming():  # or the keeper would have the room that was made before we do
+            while True:
+                try:
+                    return attempt()
+                except CapacityError:
+                    if not await self.keeper.make_room(shape):
+                        raise
 
     async def open(self, place: Place, identity: Identity) -> Guest:
         """Make the place's machine run, under an identity of its own. On failure the place still has to be released."""

@@ -12,6 +12,14 @@ from poold.errors import EngineError
 from tests.conformance.bench import LIMIT_S, QEMU, Bench, new_id, until
 
 COUNT = "i=0; while :; do i=$((i+1)); echo $i > count; sleep 0.02; done"
+# Its child shares its memory until it is another program, and cannot be that before somebody opens the other end.
+STARTS_A_PROGRAM = """
+import os
+os.mkfifo("fifo")
+opened = (os.POSIX_SPAWN_OPEN, 0, "fifo", os.O_RDONLY, 0)
+os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=[opened]), 0)
+open("done", "w").close()
+"""
 
 
 def _next_daemon(bench: Bench) -> None:
@@ -53,6 +61,19 @@ async def test_a_paused_machine_is_taken_over_paused(bench: Bench) -> None:
         assert not await bench.answers(adopted, within_s=0.3)
         await bench.engine.resume(adopted)
         await _counts(bench, adopted)
+
+
+async def test_a_machine_paused_while_a_program_is_being_started_in_it_goes_on_after_it_is_taken_over(
+    bench: Bench,
+) -> None:
+    async with bench.machine() as machine:
+        await bench.sh(machine, f"python3 -c '{STARTS_A_PROGRAM}' >log 2>&1 </dev/null & echo $! > pid")
+        await bench.sh(machine, "until grep -q ') D ' /proc/$(cat pid)/stat; do sleep 0.02; done")
+        await bench.engine.pause(machine)
+        _next_daemon(bench)
+        adopted = await bench.engine.adopt(machine.id, machine.slot)
+        await bench.engine.resume(adopted)
+        assert await bench.sh(adopted, "exec 3>fifo; until [ -e done ]; do sleep 0.02; done; cat log") == (0, "")
 
 
 async def test_the_end_of_an_adopted_machine_is_told(bench: Bench) -> None:

@@ -129,13 +129,13 @@ async def test_a_machine_lives_in_a_session_of_its_own(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("running", [True, False])
-async def test_a_machine_that_is_killed_says_so_within_a_second_and_cannot_be_used(bench: Bench, running: bool) -> None:
+async def test_a_machine_that_is_killed_says_so_and_cannot_be_used(bench: Bench, running: bool) -> None:
     async with bench.machine(running=running) as machine:
         os.kill(machine.pid, signal.SIGKILL)
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(LIMIT_S):
             reason = await machine.ended
         assert "SIGKILL" in reason
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(LIMIT_S):
             for use in (bench.engine.dial, bench.engine.resume, bench.engine.pause):
                 with pytest.raises(EngineError):
                     await use(machine)

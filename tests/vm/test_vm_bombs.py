@@ -9,7 +9,7 @@ import pytest
 from tests.bench.host import Host
 from tests.vm import traces
 from tests.vm.client import Api, Sandbox, until
-from tests.vm.conftest import SMALL_DISK
+from tests.vm.conftest import SMALL_DISK, OpenOwn
 
 GROWTH_MB = 20  # of poold, whatever its sandboxes do
 EMULATOR_MB = 224  # of a machine besides its RAM, at most
@@ -98,6 +98,17 @@ def test_a_memory_bomb_is_killed_alone_and_files_in_memory_are_refused_in_time(
         assert is_well(neighbour)
         machine = traces.machines(host.state)[own_folder(host, sandbox).name]
         assert traces.peak_mb(machine) < sandbox.created["memory_mb"] + EMULATOR_MB
+
+
+def test_the_first_machine_to_use_all_of_its_memory_is_not_killed_for_it(host: Host, open_own: OpenOwn) -> None:
+    """What it is restored from grows with it, at its expense: a host of its own, where no machine was first before."""
+    with open_own() as own, doomed(own, Api(own)) as sandbox:
+        sandbox.sh("dd if=/dev/zero of=fill bs=1M count=600 2> /dev/null; cat fill > /dev/null; rm fill")
+        # Every process has its code elsewhere, so it is translated anew.
+        sandbox.sh("for i in $(seq 40); do python3 -c 'import json, http.client, decimal'; done")
+        done = sandbox.run(["python3", "-c", "held = []\nwhile True: held.append(bytearray(4 << 20))"])
+        assert done["signal"] == "SIGKILL"
+        assert is_well(sandbox)
 
 
 def test_a_full_disk_refuses_writes_and_nothing_else(host: Host, api: Api, neighbour: Sandbox) -> None:

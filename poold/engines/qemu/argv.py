@@ -13,8 +13,9 @@ from contract.models import Shape
 MARK = "-name"
 GUEST_MAC = "02:57:41:52:00:02"  # the slot's network has a permanent neighbour entry for it
 
-# `panic=-1` and `-no-reboot`: a guest kernel that panics ends the process, and so the machine, at once.
-KERNEL_ARGS = "console=ttyS0 quiet panic=-1 reboot=t random.trust_cpu=on"
+# `panic=-1` and `-no-reboot`: a guest kernel that panics ends the process, and so the machine, at once. One that finds
+# itself broken panics: with a lock that nobody gives back it would answer, and do nothing.
+KERNEL_ARGS = "console=ttyS0 quiet oops=panic panic=-1 reboot=t random.trust_cpu=on"
 
 # Under TCG the default CPU lacks instructions that today's native agent binaries need, and `max` does not boot.
 TCG_CPU = "Haswell-noTSX"

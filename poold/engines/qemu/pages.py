@@ -9,7 +9,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,8 @@ STRETCHES = re.compile(rb"\x01+|\x02+")
 
 Run = tuple[int, int, int]  # as in the table
 Read = Callable[[int, int], bytes]  # (offset in the memory, count)
+Piece = tuple[int, int]  # the same: at most one chunk of the memory
+Write = Callable[[Sequence[Piece], memoryview], None]  # pieces, and their bytes one after the other
 Progress = Callable[[int, int], None]
 
 
@@ -102,10 +104,36 @@ def write(writer: Writer, runs: Iterable[tuple[int, int]], own: Read, golden: Re
     return writer.finish()
 
 
-def _pieces(first_page: int, pages: int) -> Iterator[tuple[int, int]]:
-    """A run as (offset, bytes) of at most one chunk each."""
+def _pieces(first_page: int, pages: int) -> Iterator[Piece]:
+    """A run in pieces."""
     for offset in range(first_page * PAGE, (first_page + pages) * PAGE, CHUNK):
         yield offset, min(CHUNK, (first_page + pages) * PAGE - offset)
+
+
+def _batched(runs: Iterable[tuple[int, int]]) -> Iterator[list[Piece]]:
+    """Pieces that are one chunk together: most runs are short, and each call costs."""
+    batch: list[Piece] = []
+    room = CHUNK
+    for first, count in runs:
+        offset, end = first * PAGE, (first + count) * PAGE
+        while offset < end:
+            size = min(room, end - offset)
+            batch.append((offset, size))
+            offset += size
+            room -= size
+            if room == 0:
+                yield batch
+                batch, room = [], CHUNK
+    if batch:
+        yield batch
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pieces of the memory, and where their bytes begin among those of the file. None: they are zeros."""
+
+    pieces: list[Piece]
+    at: int | None
 
 
 @dataclass(frozen=True)
@@ -130,23 +158,35 @@ class Pages:
         if checksum != self.checksum:
             raise _broken(self.path, "the checksum of its pages is wrong")
 
-    def put(self, mem_fd: int, address: int, at: Progress) -> None:
-        """Write every page where it belongs in the memory at `address` of `mem_fd`. Blocks.
+    def batches(self) -> Iterator[Batch]:
+        """All of the pages, in batches of at most one chunk."""
+        taken = 0
+        for pieces in _batched((first, count) for first, count, is_zero in self.runs if not is_zero):
+            yield Batch(pieces, taken)
+            taken += sum(size for _, size in pieces)
+        for pieces in _batched((first, count) for first, count, is_zero in self.runs if is_zero):
+            yield Batch(pieces, None)
+
+    def put(self, batches: Iterable[Batch], write: Write, at: Progress) -> None:
+        """Write `batches` where they belong: all of them, or the caller's share. Blocks.
 
         That memory must not be used before `check` has returned. `at` is told how far it is.
         """
-        taken, total = 0, self.size
-        for first, count, is_zero in self.runs:
-            for offset, size in _pieces(first, count):
-                data = ZEROS[:size] if is_zero else self._read(taken, size)
-                _put(mem_fd, memoryview(data), address + offset)
-                taken += 0 if is_zero else size
-                at(taken, total)
+        content, blank = memoryview(bytearray(CHUNK)), memoryview(bytearray(CHUNK))
+        for batch in batches:
+            size = sum(size for _, size in batch.pieces)
+            if batch.at is None:
+                write(batch.pieces, blank[:size])
+                continue
+            if os.preadv(self.fd, [content[:size]], DATA_AT + batch.at) != size:
+                raise _shrunk(self.path)
+            write(batch.pieces, content[:size])
+            at(batch.at, self.size)
 
     def _read(self, offset: int, size: int) -> bytes:
         data = os.pread(self.fd, size, DATA_AT + offset)
         if len(data) != size:
-            raise _broken(self.path, "it became shorter while it was read")
+            raise _shrunk(self.path)
         return data
 
 
@@ -191,13 +231,6 @@ def _check_runs(path: Path, runs: list[Run], memory_bytes: int, size: int) -> No
         raise _broken(path, f"its table tells of {with_bytes} bytes of pages and it has {size}")
 
 
-def _put(fd: int, data: memoryview, address: int) -> None:
-    while data:
-        written = os.pwrite(fd, data, address)
-        data = data[written:]
-        address += written
-
-
 def _write_all(fd: int, data: memoryview) -> None:
     while data:
         data = data[os.write(fd, data) :]
@@ -205,3 +238,7 @@ def _write_all(fd: int, data: memoryview) -> None:
 
 def _broken(path: Path, what: str) -> EngineError:
     return EngineError("reading", str(path), hint=f"{what}: the saved machine is damaged")
+
+
+def _shrunk(path: Path) -> EngineError:
+    return _broken(path, "it became shorter while it was read")

@@ -11,6 +11,8 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -69,7 +71,7 @@ def write_pages(folder: Path, pid: int, memory_bytes: int, at: pages.Progress) -
     address = touched.find_memory(pid, memory_bytes)
     runs = touched.own_runs(pid, address, memory_bytes)
     with (
-        touched.ProcessMemory(pid, address, os.O_RDONLY) as own,
+        touched.ProcessMemory(pid, address) as own,
         touched.GoldenMemory(folder / golden.MEMORY, memory_bytes) as before,
         (folder / MAKING / PAGES).open("xb", buffering=0) as file,
     ):
@@ -149,13 +151,19 @@ async def put_pages(folder: Path, pid: int, made_of: Made) -> None:
         with pages.open_pages(path, made_of.memory_bytes) as content:
             content.check(lambda _done, _total: _go_on_unless(stop))
 
-    def put(stop: threading.Event) -> None:
-        with pages.open_pages(path, made_of.memory_bytes) as content:
-            address = _wait_for_memory(pid, made_of.memory_bytes, stop)
-            with touched.ProcessMemory(pid, address, os.O_RDWR) as memory:
-                content.put(memory.fd, address, lambda _done, _total: _go_on_unless(stop))
+    async def put() -> None:
+        address = await _stoppable(lambda stop: _wait_for_memory(pid, made_of.memory_bytes, stop))
+        await both(_stoppable(partial(put_half, address, 0)), _stoppable(partial(put_half, address, 1)))
 
-    await both(_stoppable(check), _stoppable(put))
+    def put_half(address: int, which: int, stop: threading.Event) -> None:
+        with (
+            pages.open_pages(path, made_of.memory_bytes) as content,
+            touched.ProcessMemory(pid, address) as memory,
+        ):
+            every_second = islice(content.batches(), which, None, 2)
+            content.put(every_second, memory.write, lambda _done, _total: _go_on_unless(stop))
+
+    await both(_stoppable(check), put())
 
 
 def _wait_for_memory(pid: int, memory_bytes: int, stop: threading.Event) -> int:

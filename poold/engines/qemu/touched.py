@@ -1,16 +1,18 @@
-"""Which pages of its memory a running machine has made its own, read from outside of its process.
+"""Which pages of its memory a machine has made its own: read, and put back, from outside of its process.
 
 The memory is a private mapping of a sealed file. What the machine only read is still the file's; what it wrote to is
 its own. The process may have been taken over by hostile code, so nothing that /proc says of it is used unchecked.
 """
 
+import ctypes
 import os
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 
 from poold.engines import sparse
-from poold.engines.qemu.pages import CHUNK, PAGE, ZEROS
+from poold.engines.qemu.pages import CHUNK, PAGE, ZEROS, Piece
 from poold.errors import EngineError
 
 # A line of /proc/PID/maps for a private mapping of a memory that `memory.load_sealed` made.
@@ -52,25 +54,54 @@ def own_runs(pid: int, address: int, memory_bytes: int) -> list[tuple[int, int]]
     return [(run.start(), run.end() - run.start()) for run in OWN.finditer(flags)]
 
 
+class _Range(ctypes.Structure):
+    """`struct iovec`."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("count", ctypes.c_size_t))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.process_vm_writev.restype = ctypes.c_ssize_t
+_libc.process_vm_writev.argtypes = (
+    *(ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong),
+)
+
+
 class ProcessMemory:
     """The memory of a process from `address` on. Open as a block."""
 
-    def __init__(self, pid: int, address: int, flags: int) -> None:
-        self.address = address
+    def __init__(self, pid: int, address: int) -> None:
+        self._pid = pid
+        self._address = address
         self._subject = f"process {pid}"
-        self.fd = os.open(f"/proc/{pid}/mem", flags | os.O_CLOEXEC)
+        self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
 
     def __enter__(self) -> "ProcessMemory":
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self.fd)
+        os.close(self._fd)
 
     def read(self, offset: int, count: int) -> bytes:
-        data = os.pread(self.fd, count, self.address + offset)
+        data = os.pread(self._fd, count, self._address + offset)
         if len(data) != count:
             raise EngineError("reading the memory of", self._subject, hint=f"{len(data)} of {count} bytes came")
         return data
+
+    def write(self, pieces: Sequence[Piece], data: memoryview) -> None:
+        """Put `data`, which can be written to, into `pieces` one after the other; at most a chunk of it.
+
+        Not through the file: that goes page by page and copies each of them twice.
+        """
+        # The number is that of our process: the file knows whether it is there, and others get all other numbers first.
+        self.read(pieces[0][0], 1)
+        here = _Range(ctypes.addressof(ctypes.c_char.from_buffer(data)), len(data))
+        there = (_Range * len(pieces))(*(_Range(self._address + offset, count) for offset, count in pieces))
+        args = ctypes.byref(here), 1, ctypes.byref(there), len(pieces), 0
+        written = _libc.process_vm_writev(self._pid, *args)
+        if written != len(data):
+            hint = os.strerror(ctypes.get_errno()) if written < 0 else f"{written} of {len(data)} bytes went"
+            raise EngineError("writing to the memory of", self._subject, hint=hint)
 
 
 class GoldenMemory:

@@ -3,7 +3,7 @@
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,12 +50,17 @@ def _write(path: Path, mine: bytes, golden: bytes, runs: list[tuple[int, int]]) 
 
 def _load(path: Path, golden: bytes) -> bytes:
     """What a memory that begins as `golden` is after the pages were put into it."""
-    with tempfile.TemporaryFile(buffering=0) as memory:
-        memory.write(golden)
-        with pages.open_pages(path, len(golden)) as content:
-            content.check(lambda _done, _total: None)
-            content.put(memory.fileno(), 0, lambda _done, _total: None)
-        return os.pread(memory.fileno(), len(golden) + 1, 0)
+    memory = bytearray(golden)
+
+    def write(pieces: Sequence[pages.Piece], data: memoryview) -> None:
+        assert sum(size for _, size in pieces) == len(data) <= pages.CHUNK
+        for offset, size in pieces:
+            memory[offset : offset + size], data = data[:size], data[size:]
+
+    with pages.open_pages(path, len(golden)) as content:
+        content.check(lambda _done, _total: None)
+        content.put(content.batches(), write, lambda _done, _total: None)
+    return bytes(memory)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,8 +47,31 @@ def pid(tmp_path: Path) -> Iterator[int]:
 def test_pages_that_were_written_to_are_its_own_and_those_it_read_are_not(pid: int) -> None:
     address = touched.find_memory(pid, SIZE)
     assert touched.own_runs(pid, address, SIZE) == [(2, 2), (9, 1), (PAGES - 1, 1)]
-    with touched.ProcessMemory(pid, address, os.O_RDONLY) as own:
+    with touched.ProcessMemory(pid, address) as own:
         assert own.read(3 * PAGE, PAGE) == b"\7" + b"g" * (PAGE - 1)
+
+
+def test_what_is_written_goes_to_its_pieces_in_their_order_and_makes_them_the_process_s_own(pid: int) -> None:
+    address = touched.find_memory(pid, SIZE)
+    with touched.ProcessMemory(pid, address) as own:
+        own.write([(20 * PAGE, PAGE), (40 * PAGE, 2 * PAGE)], memoryview(bytearray(b"abc" * PAGE)))
+        content = (b"abc" * PAGE)[:PAGE], (b"abc" * PAGE)[PAGE:]
+        assert (own.read(20 * PAGE, PAGE), own.read(40 * PAGE, 2 * PAGE)) == content
+        assert own.read(21 * PAGE, PAGE) == b"g" * PAGE
+    assert touched.own_runs(pid, address, SIZE) == [(2, 2), (9, 1), (20, 1), (40, 2), (PAGES - 1, 1)]
+
+
+def test_what_does_not_fit_into_the_memory_is_an_error(pid: int) -> None:
+    with touched.ProcessMemory(pid, touched.find_memory(pid, SIZE)) as own, pytest.raises(EngineError, match="writing"):
+        own.write([(0, PAGE), (1 << 45, PAGE)], memoryview(bytearray(2 * PAGE)))
+
+
+def test_a_process_that_has_ended_is_not_written_to(pid: int) -> None:
+    with touched.ProcessMemory(pid, touched.find_memory(pid, SIZE)) as own:
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(EngineError, match="memory of"):
+            own.write([(0, PAGE)], memoryview(bytearray(PAGE)))
 
 
 @pytest.mark.parametrize("size", [SIZE - PAGE, SIZE + PAGE])

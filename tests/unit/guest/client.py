@@ -15,6 +15,7 @@ from warren_guest import frames
 
 GUEST = Path(__file__).parents[3] / "guest"
 LIMIT_S = 20.0
+Frames = list[tuple[int, bytes]]
 
 
 @dataclass
@@ -129,7 +130,7 @@ class Client:
         assert head.status == 200, await conversation.piece()
         return conversation
 
-    async def run(self, script: str, **more: Any) -> list[tuple[int, bytes]]:
+    async def run(self, script: str, **more: Any) -> Frames:
         """Every frame of `bash -c script`."""
         stream = await self.stream("POST", "/processes", {"cmd": "bash", "args": ["-c", script], **more})
         found = [frame async for frame in stream.frames()]
@@ -183,3 +184,23 @@ def end(process: "subprocess.Popen[bytes]") -> None:
     assert process.stdout is not None
     assert process.stdout.read() == b"", "a local guest says nothing after its ready line"
     process.stdout.close()
+
+
+def output(found: Frames, kind: int) -> bytes:
+    return b"".join(payload for k, payload in found if k == kind)
+
+
+def facts(found: Frames, kind: int) -> dict[str, Any]:
+    (payload,) = [payload for k, payload in found if k == kind]
+    loaded: dict[str, Any] = json.loads(payload)
+    return loaded
+
+
+async def read_until(stream: Conversation, text: bytes, kind: int = frames.STDOUT) -> bytes:
+    """Read output until `text` is in it."""
+    seen = b""
+    async for found, payload in stream.frames():
+        seen += payload if found == kind else b""
+        if text in seen:
+            return seen
+    raise AssertionError(f"the stream ended after {seen!r}")

@@ -72,7 +72,7 @@ def test_version_2_gets_its_limits_in_one_group(tmp_path: Path) -> None:
     assert told == {
         "cgroup.procs": "4711",
         "cpu.max": "250000 100000",
-        "memory.max": str((512 + 224) << 20),
+        "memory.max": str((2 * 512 + 224) << 20),
         "memory.swap.max": "0",
         "memory.oom.group": "1",
         "pids.max": "98",
@@ -244,6 +244,6 @@ def test_limits_leave_room_for_all_that_was_asked_for(vcpus: int, memory_mb: int
     limits = limits_of(Shape("minimal", vcpus, memory_mb, 2048))
     assert isinstance(limits, Limits)
     assert limits.vcpus > vcpus
-    assert limits.memory_mb > memory_mb + OVERHEAD_MB
+    assert limits.memory_mb > 2 * memory_mb + OVERHEAD_MB
     assert limits.pids >= vcpus + 64
     assert limits.io_bytes_per_s is None or limits.io_bytes_per_s > 0
