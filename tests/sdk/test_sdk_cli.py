@@ -14,7 +14,7 @@ import pytest
 
 from tests.sdk.conftest import LIMIT_S, Cli
 from tests.sdk.sdk_service import BARE, Service
-from tests.sdk.sdk_terminal import open_screen
+from tests.terminal import open_screen
 from warren import Sandbox, Warren
 
 DETACH = b"\x1d"
@@ -228,7 +228,7 @@ def test_copies_that_cannot_be_are_refused(cli: Cli, shared: Sandbox, tmp_path: 
 def test_a_terminal_is_attached_left_and_found_again(
     environment: dict[str, str], shared: Sandbox, way: tuple[str, ...]
 ) -> None:
-    with open_screen("attach", "shared", *way, environment=environment) as screen:
+    with open_screen("warren.cli", "attach", "shared", *way, environment=environment) as screen:
         screen.sees(rb"in process \d+ of sb-\w+; ctrl-\] leaves it running")
         screen.types(b"echo mark-$((40 + 2)); stty size\n")
         screen.sees(rb"mark-42\r\n30 100\r\n")
@@ -238,7 +238,7 @@ def test_a_terminal_is_attached_left_and_found_again(
         screen.types(DETACH)
         assert screen.ends() == 0
         screen.sees(rb"come back with: warren attach sb-")
-    with open_screen("attach", "shared", *way, environment=environment) as screen:
+    with open_screen("warren.cli", "attach", "shared", *way, environment=environment) as screen:
         screen.sees(rb"back in process")
         screen.sees(rb"mark-42")
         screen.types(b"exit 6\n")
@@ -246,7 +246,7 @@ def test_a_terminal_is_attached_left_and_found_again(
 
 
 def test_control_c_typed_in_exec_ends_the_remote_command(environment: dict[str, str], shared: Sandbox) -> None:
-    with open_screen("exec", "shared", "echo ready; exec sleep 300", environment=environment) as screen:
+    with open_screen("warren.cli", "exec", "shared", "echo ready; exec sleep 300", environment=environment) as screen:
         screen.sees(rb"ready")
         screen.types(CTRL_C)
         assert screen.ends() == 130

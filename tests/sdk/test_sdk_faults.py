@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.sdk.sdk_replies import ID, KEY, ROW, out, sse
 from tests.sdk.sdk_stage import HANG_UP, Stage, open_stage, refusal, reply, stream
-from tests.sdk.test_sdk_core import ID, KEY, ROW, out, sse
 from warren import (
     AsyncSandbox,
     AsyncWarren,

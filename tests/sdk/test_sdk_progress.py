@@ -6,9 +6,9 @@ import threading
 from pathlib import Path
 
 from tests.sdk.conftest import Cli
+from tests.sdk.sdk_replies import ID, KEY, ROW
 from tests.sdk.sdk_stage import LIMIT_S, Asked, open_stage, reply
-from tests.sdk.sdk_terminal import open_screen
-from tests.sdk.test_sdk_core import ID, KEY, ROW
+from tests.terminal import open_screen
 from warren.cli.progress import bar_line
 
 
@@ -28,7 +28,7 @@ def test_what_takes_over_a_second_is_told_on_a_terminal(environment: dict[str, s
     with open_stage() as stage:
         stage.play(late)
         person = {**environment, "WARREN_URL": stage.url, "WARREN_API_KEY": KEY}
-        with open_screen("create", environment=person) as screen:
+        with open_screen("warren.cli", "create", environment=person) as screen:
             screen.sees(rb"creating a sandbox \xe2\x80\xa6 [1-9]")
             is_told.set()
             assert screen.ends() == 0

@@ -1,12 +1,8 @@
 """`pooldctl` against a real poold: a round trip for programs, and a terminal that people drive through tmux."""
 
-import contextlib
 import hashlib
 import json
 import os
-import re
-import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,11 +13,9 @@ from typing import Any
 import pytest
 
 from tests.bench.host import ROOT, Host
-from tests.vm.client import LIMIT_S, Api, Sandbox, until
+from tests.tmux import LikeATerminal, Pane, open_pane
+from tests.vm.client import Api, Sandbox
 
-DETACH = "C-]"
-HOST_PROMPT = "host%"
-COLUMNS, ROWS = 100, 30
 Ctl = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 
@@ -63,84 +57,9 @@ def ask(ctl: Ctl) -> Callable[..., Any]:
     return ask
 
 
-class Pane:
-    """A window of tmux with a shell of the host in it."""
-
-    def __init__(self, server: Path, environment: dict[str, str]) -> None:
-        self._server = str(server)
-        self._environment = {**environment, "TERM": "xterm-256color"}
-
-    def tmux(self, *words: str) -> str:
-        ran = subprocess.run(
-            ["tmux", "-S", self._server, "-f", "/dev/null", *words],
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=True,
-        )
-        return ran.stdout
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator["Pane"]:
-        self.tmux(
-            "new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), f"PS1={HOST_PROMPT} exec bash --norc --noprofile"
-        )
-        try:
-            self.shows(f"^{HOST_PROMPT}$")
-            yield self
-        finally:
-            self.tmux("kill-server")
-
-    @property
-    def screen(self) -> str:
-        return self.tmux("capture-pane", "-p").rstrip("\n")
-
-    def shows(self, pattern: str) -> str:
-        """Wait until the screen, as a person sees it, has `pattern`."""
-        seen = [""]
-
-        def is_there() -> bool:
-            seen[0] = self.screen
-            return re.search(pattern, seen[0], re.MULTILINE) is not None
-
-        try:
-            until(is_there)
-        except AssertionError:
-            raise AssertionError(f"{pattern!r} is not on the screen:\n{seen[0]}") from None
-        return seen[0]
-
-    def keys(self, *keys: str) -> None:
-        self.tmux("send-keys", *keys)
-
-    def line(self, text: str) -> None:
-        self.tmux("send-keys", "-l", text)
-        self.keys("Enter")
-
-    def resize(self, columns: int, rows: int) -> None:
-        self.tmux("resize-window", "-x", str(columns), "-y", str(rows))
-
-    def attach(self, sandbox: Sandbox, *options: str) -> None:
-        command = [sys.executable, "-m", "poold.ctl", "attach", sandbox.id, *options]
-        self.line(f"clear; {shlex.join(command)}; echo code=$?")
-
-    def open_shell(self, sandbox: Sandbox) -> None:
-        """A new shell, ready to be typed into."""
-        self.attach(sandbox, "--new")
-        self.shows(r"in process \d+ of sb-[\s\S]*\$$")
-
-    def leave(self) -> None:
-        self.keys(DETACH)
-        self.shows(r"^code=0$")
-
-
 @pytest.fixture
 def pane(environment: dict[str, str]) -> Iterator[Pane]:
-    assert shutil.which("tmux") is not None, "tmux is not installed"
-    with (
-        tempfile.TemporaryDirectory(prefix="warren-tmux-") as folder,
-        Pane(Path(folder) / "server", environment).opened() as pane,
-    ):
+    with open_pane(environment, [sys.executable, "-m", "poold.ctl", "attach"]) as pane:
         yield pane
 
 
@@ -203,83 +122,7 @@ class TestPrograms:
         )
 
 
-class TestTerminal:
-    def test_it_looks_like_a_shell_and_exits_like_one(self, pane: Pane, box: Sandbox) -> None:
-        pane.open_shell(box)
-        pane.line("stty size; id -un; echo $((6 * 7))")
-        pane.shows(rf"^{ROWS} {COLUMNS}\nuser\n42$")
-        pane.line("exit 7")
-        pane.shows(r"^code=7$")
-        pane.line("stty -a | grep -o ' icanon' && echo sane")
-        pane.shows(r"^sane$")
-
-    def test_control_c_ends_what_runs_and_nothing_else(self, pane: Pane, box: Sandbox) -> None:
-        pane.open_shell(box)
-        pane.line("sleep 4321; echo status=$?")
-        until(lambda: box.run(["pgrep", "-x", "-f", "sleep 4321"])["exit_code"] == 0)
-        pane.keys("C-c")
-        pane.shows(r"status=\$\?\n(?:\^C)?\n?\S+:/workspace\$$")  # "^C" itself is flushed away if the shell is quick
-        pane.line("echo still=$((1 + 1))")
-        pane.shows(r"^still=2$")
-        assert box.run(["pgrep", "-x", "-f", "sleep 4321"])["exit_code"] == 1
-        pane.line("exit 0")
-        pane.shows(r"^code=0$")
-
-    def test_an_editor_fills_the_screen_and_follows_its_size(self, pane: Pane, box: Sandbox) -> None:
-        box.sh("seq 1 100 > /workspace/numbers; rm -f /workspace/.numbers.sw?")
-        pane.open_shell(box)
-        pane.line("vi /workspace/numbers")
-        screen = pane.shows(rf'^{ROWS - 1}\n.*"/workspace/numbers"')
-        assert screen.splitlines()[0] == "1"
-        pane.resize(60, 15)
-        pane.shows(r"\A1\n(?:\d+\n){13}\S*")
-        until(lambda: "15" not in pane.screen.splitlines()[:14])
-        pane.resize(COLUMNS, ROWS)
-        pane.shows(r"^27$")
-        pane.keys("O")
-        pane.line("written by hand")
-        pane.keys("Escape")
-        pane.line(":wq")
-        pane.shows(r"\$$")
-        assert box.sh("head -n 1 /workspace/numbers") == "written by hand"
-        pane.line("exit 0")
-        pane.shows(r"^code=0$")
-
-    def test_top_is_drawn_and_quit(self, pane: Pane, box: Sandbox) -> None:
-        pane.open_shell(box)
-        pane.line("top -d 1")
-        pane.shows(r"PID USER .* COMMAND")
-        pane.resize(90, 20)
-        pane.shows(r"PID USER .* COMMAND")
-        pane.keys("q")
-        pane.shows(r"\$$")  # it forgets what was typed before its end
-        pane.line("echo size=$(stty size)")
-        pane.shows(r"^size=20 90$")
-        pane.line("exit 0")
-        pane.shows(r"^code=0$")
-
-    def test_who_leaves_finds_the_screen_again(self, pane: Pane, box: Sandbox) -> None:
-        box.sh("seq 1 100 > /workspace/again; rm -f /workspace/.again.sw?")
-        pane.open_shell(box)
-        pane.line("mine=kept; vi /workspace/again")
-        pane.shows(rf"^{ROWS - 1}$")
-        pane.keys("G")
-        before = pane.shows(r"^100$")
-        pane.leave()
-        assert HOST_PROMPT in pane.screen  # our own screen is back, with the line that started it
-        assert not re.search(r"^99$", pane.screen, re.MULTILINE)
-        pane.attach(box)
-        after = pane.shows(r"^100$")
-        assert re.findall(r"^\d+$", after, re.MULTILINE) == re.findall(r"^\d+$", before, re.MULTILINE)
-        pane.line(":q")
-        pane.shows(r"\$$")
-        pane.line("echo mine=$mine")
-        pane.shows(r"^mine=kept$")
-        # What the editor had asked the terminal was not asked again, or its answer would stand in the prompt.
-        assert not re.search(r"\$ .*\[[0-9;?>]*[Rc]", pane.screen)
-        pane.line("exit 0")
-        pane.shows(r"^code=0$")
-
+class TestTerminal(LikeATerminal):
     def test_a_sandbox_that_is_removed_under_it_is_told(self, pane: Pane, api: Api) -> None:
         with api.sandbox() as doomed:
             pane.open_shell(doomed)

@@ -22,6 +22,7 @@ from warren.errors import ProtocolError, StreamBroken, Unreachable
 from warren.flows import error_within
 from warren.lines import headers, tls
 from warren.models import Exited, Ticket
+from warren.shared_tls import SharedTls
 
 OPEN_S = 30.0
 CLOSE_S = 1.0  # the other side's goodbye is not worth a longer wait
@@ -64,6 +65,14 @@ def direct(ticket: Ticket, query: tuple[tuple[str, str], ...]) -> Door:
         raise ProtocolError(f"a terminal's address begins with wss://, got {scheme!r}")
     context = ssl.create_default_context(cadata=ticket.ca) if scheme == "wss" else None
     return Door(f"{ticket.url}?{urlencode(query)}", {"Warren-Ticket": ticket.ticket}, context)
+
+
+class _Connection(sync.ClientConnection):
+    """One that a thread of its own reads."""
+
+    def __init__(self, sock: Any, protocol: Any, **options: Any) -> None:
+        shared: Any = SharedTls(sock) if isinstance(sock, ssl.SSLSocket) else sock
+        super().__init__(shared, protocol, **options)
 
 
 class _Ends:
@@ -192,7 +201,7 @@ def open_terminal(door: Door) -> Terminal:
         connection = stack.enter_context(
             sync.unix_connect(door.socket, door.url, **door.options())
             if door.socket
-            else sync.connect(door.url, **door.options())
+            else sync.connect(door.url, create_connection=_Connection, **door.options())
         )
         ends.started(connection.recv(OPEN_S))
         return Terminal(connection, ends, stack.pop_all())

@@ -1,5 +1,6 @@
 """A poold that is played, and the real command as a process of its own."""
 
+import functools
 import json
 import os
 import subprocess
@@ -13,8 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit.ctl.ctl_poold import Poold, serve
-
-LIMIT_S = 60.0
+from tests.unit.ctl.ctl_terminal import LIMIT_S, Attach, Guests, attached, serve_terminals
 
 
 @dataclass(frozen=True)
@@ -68,3 +68,15 @@ def ctl(environment: dict[str, str]) -> Ctl:
         return Ran(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode())
 
     return run
+
+
+@pytest.fixture
+def guests(folder: Path) -> Iterator[Guests]:
+    """The terminals that are opened, in order."""
+    with serve_terminals(folder / "poold.sock") as opened:
+        yield opened
+
+
+@pytest.fixture
+def attach(environment: dict[str, str]) -> Attach:
+    return functools.partial(attached, environment)

@@ -2,15 +2,12 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from poold.ctl.parser import build
 from tests.unit.ctl.conftest import Ctl
 from tests.unit.ctl.ctl_poold import Poold, Refusal, Stream, sandbox, sandbox_id, status
 
@@ -297,130 +294,12 @@ class TestImages:
         assert "in_use: 3 machines use it" in ran.err
 
 
-class TestUnreachable:
-    def test_no_socket(self, ctl: Ctl, folder: Path) -> None:
-        ran = ctl("status")
-        assert ran.code == 3
-        assert str(folder / "poold.sock") in ran.err
-        assert "is poold running?" in ran.err
-
-    def test_nobody_listens(self, ctl: Ctl, folder: Path) -> None:
-        with socket.socket(socket.AF_UNIX) as left_behind:
-            left_behind.bind(str(folder / "poold.sock"))
-        ran = ctl("sandboxes", "ls")
-        assert ran.code == 3
-        assert "nobody listens" in ran.err
-
-    def test_no_permission(self, folder: Path, poold: Poold, environment: dict[str, str]) -> None:
-        """As somebody else, who may read the sources but not use the socket."""
-        os.chmod(folder, 0o755)
-        os.chmod(folder / "poold.sock", 0)
-        program = (
-            "import os, sys\nfrom poold.ctl import client, context, output, parser, status\n"
-            "from poold.ctl.__main__ import main\n"
-            "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-            "sys.argv = ['pooldctl', 'status']; main()"
-        )
-        ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
-        assert ran.returncode == 3
-        assert b"are you root?" in ran.stderr
-
-    def test_no_answer(self, ctl: Ctl, folder: Path) -> None:
-        with socket.socket(socket.AF_UNIX) as silent:
-            silent.bind(str(folder / "poold.sock"))
-            silent.listen()
-            ran = ctl("status", "--timeout", "0.2")
-        assert ran.code == 3
-        assert "did not answer within 0.2 s" in ran.err
-
-    def test_an_answer_that_is_not_one(self, ctl: Ctl, poold: Poold) -> None:
-        poold.answers["GET", "/admin/status"] = "hello"
-        ran = ctl("status")
-        assert ran.code == 1
-        assert "not JSON" in ran.err
-
-    def test_an_older_poold(self, ctl: Ctl, poold: Poold) -> None:
-        poold.answers["GET", "/admin/status"] = Refusal(404, "no_such_route", "Not Found")
-        ran = ctl("status")
-        assert ran.code == 1
-        assert "older" in ran.err
-
-    def test_where_the_socket_is_looked_for(self, ctl: Ctl, poold: Poold, folder: Path) -> None:
-        path = str(folder / "poold.sock")
-        assert ctl("status", POOLD_RUN_DIR="/nowhere", POOLD_SOCKET=path).code == 0
-        assert ctl("--socket", path, "status", POOLD_RUN_DIR="/nowhere", POOLD_SOCKET="/nowhere").code == 0
-        assert ctl("status", "--socket", path, POOLD_RUN_DIR="/nowhere").code == 0
-        assert "/run/warren/poold.sock" in ctl("--help").out
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "",
-        "nonesuch",
-        "sandboxes",
-        "sandboxes nonesuch",
-        "sandboxes create --memory-mb many",
-        "sandboxes create --env novalue",
-        "pool set python 9-3",
-        "pool set python many",
-        "events tail -n 0",
-        "events tail -n 1001",
-        "status --timeout -1",
-        "status -- what",
-        "top --interval 0",
-        "sandboxes create --on-timeout explode",
-    ],
-)
-def test_what_cannot_be_meant_is_refused_before_anything_is_asked(ctl: Ctl, poold: Poold, words: str) -> None:
-    ran = ctl(*words.split())
-    assert ran.code == 2
-    assert "usage:" in ran.err
-    assert poold.asked == []
-
-
 def test_a_reader_that_has_enough_is_no_error(poold: Poold, environment: dict[str, str]) -> None:
     command = f"{sys.executable} -m poold.ctl sandboxes events {ONE} | head -n 1; echo ${{PIPESTATUS[0]}}"
     ran = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=False)
     assert ran.stderr == ""
     assert ran.stdout.splitlines()[0].startswith("AT")
     assert ran.stdout.splitlines()[1] == "141"
-
-
-def _leaves(parser: Any) -> list[str]:
-    found = [parser.get_default("run")] if parser.get_default("run") else []
-    for action in parser._actions:
-        if action.nargs == "A...":
-            found += [run for sub in action.choices.values() for run in _leaves(sub)]
-    return found
-
-
-def test_every_command_is_done_by_a_function_that_exists() -> None:
-    import importlib
-
-    runs = sorted(set(_leaves(build())))
-    assert len(runs) > 30
-    for run in runs:
-        module, _, function = run.partition(".")
-        assert callable(getattr(importlib.import_module(f"poold.ctl.{module}"), function)), run
-
-
-def test_help_loads_nothing_that_a_person_would_have_to_wait_for() -> None:
-    program = (
-        "import sys\nsys.argv = ['pooldctl', '--help']\nfrom poold.ctl.__main__ import main\n"
-        "try: main()\nexcept SystemExit: pass\n"
-        "heavy = {'http.client', 'websockets', 'asyncio', 'orjson', 'subprocess'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
-
-
-def test_reading_a_list_does_not_load_what_only_a_terminal_needs(poold: Poold, environment: dict[str, str]) -> None:
-    program = (
-        "import sys\nfrom poold.ctl.__main__ import run\nassert run(['sandboxes', 'ls']) == 0\n"
-        "heavy = {'websockets', 'asyncio', 'poold.config', 'orjson'} & set(sys.modules)\nassert not heavy, heavy"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, env=environment)
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\n\u202eevil"

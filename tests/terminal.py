@@ -1,4 +1,4 @@
-"""A terminal with `warren` in it, and the person before it."""
+"""A terminal with a program of ours in it, and the person before it."""
 
 import contextlib
 import fcntl
@@ -48,6 +48,9 @@ class Screen:
     def settings(self) -> list[Any]:
         return termios.tcgetattr(self._slave)
 
+    def is_raw(self) -> bool:
+        return not self.settings()[3] & (termios.ICANON | termios.ECHO | termios.ISIG)
+
     def ends(self) -> int:
         """Its exit code; what it still shows is read meanwhile, or it could not end."""
         give_up = time.monotonic() + LIMIT_S
@@ -59,13 +62,17 @@ class Screen:
 
 
 @contextlib.contextmanager
-def open_screen(*words: str, environment: Mapping[str, str], columns: int = 100, rows: int = 30) -> Iterator[Screen]:
-    """`warren` with `words` on a terminal of its own. After it the terminal is as it was before."""
+def open_screen(
+    module: str, *words: str, environment: Mapping[str, str], columns: int = 100, rows: int = 30
+) -> Iterator[Screen]:
+    """A program of ours with `words` on a terminal of its own. It has ended behind the block, and the terminal is as
+    it was before.
+    """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
     before = termios.tcgetattr(slave)
     process = subprocess.Popen(
-        [sys.executable, "-m", "warren.cli", *words],
+        [sys.executable, "-m", module, *words],
         stdin=slave,
         stdout=slave,
         stderr=slave,

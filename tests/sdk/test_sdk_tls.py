@@ -1,0 +1,92 @@
+"""A TLS connection that two threads share, which OpenSSL alone does not allow."""
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from contract.identity import Identity, Kind
+from poold.pki import Authority, new_authority
+from warren.shared_tls import SharedTls
+
+LIMIT_S = 30.0
+PIECE = bytes(range(256)) * 256
+PIECES = 64
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[tuple[SharedTls, ssl.SSLSocket]]:
+    """Ours, and that of a server that sends session tickets behind its handshake."""
+    now = datetime.now(UTC)
+    authority = new_authority(now)
+    pair = Authority(authority).issue(Identity(Kind.GATEWAY, "g"), ["127.0.0.1"], now)
+    for name, content in (("ca", authority.certificate), ("certificate", pair.certificate), ("key", pair.key)):
+        (tmp_path / name).write_bytes(content)
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
+    assert serving.num_tickets > 0
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
+        raw = socket.create_connection(listener.getsockname(), LIMIT_S)
+        accepted, _ = listener.accept()
+        accepted.settimeout(LIMIT_S)
+        theirs: list[ssl.SSLSocket] = []
+        shaking = threading.Thread(target=lambda: theirs.append(serving.wrap_socket(accepted, server_side=True)))
+        shaking.start()
+        ours = ssl.create_default_context(cafile=str(tmp_path / "ca")).wrap_socket(raw, server_hostname="127.0.0.1")
+        shaking.join()
+        shared = SharedTls(ours)
+        stack.callback(shared.close)
+        yield shared, stack.enter_context(theirs[0])
+
+
+def in_thread(work: threading.Thread) -> threading.Thread:
+    work.daemon = True
+    work.start()
+    return work
+
+
+def test_much_goes_both_ways_at_once_and_arrives_unchanged(ends: tuple[SharedTls, ssl.SSLSocket]) -> None:
+    ours, theirs = ends
+    got = bytearray()
+
+    def echo() -> None:
+        while piece := theirs.recv(1 << 16):
+            theirs.sendall(piece)
+
+    def read() -> None:
+        while len(got) < PIECES * len(PIECE):
+            got.extend(ours.recv(1 << 16))
+
+    in_thread(threading.Thread(target=echo))
+    reading = in_thread(threading.Thread(target=read))
+    for _ in range(PIECES):
+        ours.sendall(PIECE)
+    reading.join(LIMIT_S)
+    assert bytes(got) == PIECE * PIECES
+
+
+def test_who_reads_sees_an_end_when_another_closes(ends: tuple[SharedTls, ssl.SSLSocket]) -> None:
+    ours, _ = ends
+    ended = threading.Event()
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            assert ours.recv(1) == b""
+        ended.set()
+
+    in_thread(threading.Thread(target=read))
+    assert not ended.wait(0.3)
+    ours.close()
+    assert ended.wait(LIMIT_S)
+
+
+def test_a_limit_of_time_holds(ends: tuple[SharedTls, ssl.SSLSocket]) -> None:
+    ours, _ = ends
+    ours.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        ours.recv(1)
