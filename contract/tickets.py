@@ -39,6 +39,8 @@ class Access(StrEnum):
     HOST = "host"  # what gateways ask of a host for themselves: its record, reservations
     ADMIN = "admin"  # what only the operator may: every owner's sandboxes, metrics
 
+    __hash__ = str.__hash__  # that of an Enum is written in Python, and tickets are found by it
+
 
 @dataclass(frozen=True)
 class Ticket:

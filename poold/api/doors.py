@@ -110,7 +110,7 @@ async def _admit(rule: Rule, scope: Scope) -> None:
     try:
         rule.check(ticket, scope["path_params"])
         if rule.names is Names.THE_ASKED_ONE:
-            await _must_own(ticket, scope["path_params"]["sandbox_id"], found)
+            await _must_own(ticket, scope, found)
         if ticket.access is Access.ATTACH:
             found.tickets.use(ticket)
     except (BadTicket, Forbidden) as error:
@@ -118,12 +118,17 @@ async def _admit(rule: Rule, scope: Scope) -> None:
         raise
 
 
-async def _must_own(ticket: Ticket, asked: str, found: Services) -> None:
-    """Another's sandbox does not exist. Who may see a port that is public is for the port's route to say."""
+async def _must_own(ticket: Ticket, scope: Scope, found: Services) -> None:
+    """Another's sandbox does not exist, and the operator can see who asked for it. Who may see a port that is public
+    is for the port's route to say.
+    """
+    asked = scope["path_params"]["sandbox_id"]
     owner = await found.sandboxes.owner_of(sandbox_id(asked))
     is_anonymous = ticket.access is Access.PORT and not ticket.owner
     if owner != ticket.owner and ticket.access is not Access.ADMIN and not is_anonymous:
-        raise NotFound(f"no sandbox {asked!r}", sandbox=asked)
+        error = NotFound(f"no sandbox {asked!r}", sandbox=asked)
+        found.refusals.note(scope, error, ticket, why="the sandbox is another owner's")
+        raise error
 
 
 def _names(path: str) -> Names:

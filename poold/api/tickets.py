@@ -82,8 +82,11 @@ class Refusals:
         self._left = float(ROWS_A_SECOND)
         self._at = time.monotonic()
 
-    def note(self, scope: Scope, error: WarrenError, ticket: Ticket | None = None) -> None:
-        """Write the refusal down, soon and if there is room. Never waits, and never fails."""
+    def note(self, scope: Scope, error: WarrenError, ticket: Ticket | None = None, *, why: str | None = None) -> None:
+        """Write the refusal down, soon and if there is room. Never waits, and never fails.
+
+        `why`: for the operator, where the one who asked is told less.
+        """
         is_written = self._may_write()
         self._metrics.tickets_refused_total.add(audited="yes" if is_written else "no")
         if is_written:
@@ -93,7 +96,7 @@ class Refusals:
                 owner=NOBODY if ticket is None else ticket.owner or NOBODY,
                 sandbox=None if ticket is None else ticket.sandbox,
                 request=scope["state"].get("request"),
-                detail={"code": error.code, "why": error.message, **_asked(scope)},
+                detail={"code": error.code, "why": why or error.message, **_asked(scope)},
             )
             with contextlib.suppress(WarrenError):  # the ledger is closed: nobody is let in any more
                 self._ledger.submit(partial(audit.add, entry=entry), durable=False)

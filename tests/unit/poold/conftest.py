@@ -1,8 +1,14 @@
-"""poold runs on uvloop, and so do its tests."""
+"""poold runs on uvloop, and so do its tests; a host and a CA for those that want no other."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
+
+from tests.unit.poold.poold_certificates import Authority
+from tests.unit.poold.poold_host import Host, open_host
 
 settings.register_profile("quick", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("quick")
@@ -16,3 +22,14 @@ def pytest_asyncio_loop_factories() -> dict[str, object]:
 def nothing_warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """No machine becomes warm because one like it was asked for: what there is belongs to a sandbox."""
     monkeypatch.setattr("poold.pool.keeper.Keeper.asked", lambda *_: None)
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[Host]:
+    async with open_host(tmp_path) as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()

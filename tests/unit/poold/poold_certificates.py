@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 ADDRESS = "127.0.0.1"
+GATEWAY = "spiffe://warren/gateway/one"
 DAY = datetime.timedelta(days=1)
 
 

@@ -204,6 +204,13 @@ async def test_a_warm_machine_that_dies_is_replaced(tmp_path: Path) -> None:
         assert await host.state(await host.create()) == "running"
 
 
+async def test_the_only_place_goes_to_who_asks_for_another_shape_and_not_to_the_pool_again(tmp_path: Path) -> None:
+    async with open_host(tmp_path, warm=1, slots=1) as host:
+        await host.ready()
+        assert await host.state(await host.create(vcpus=2)) == "running"
+        assert host.engine.calls["restore"] == 2, "the warm one that went, and the one that was asked for"
+
+
 async def test_the_pool_goes_on_after_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("poold.pool.keeper.RETRY_AFTER_FAILURE_S", 0.01)
     async with open_host(tmp_path) as host:
