@@ -29,9 +29,11 @@ It is told by environment variables what to do:
   GATEWAY_DOMAIN     previews are at PORT-ID.DOMAIN                    (only /p/ID/PORT/)
   GATEWAY_NAME       its name in the audit                             the machine's
   GATEWAY_WORKERS    processes that share the port                     1
+  GATEWAY_ACCESS_LOG a line for each request: on or off                on
 """
 
 SOURCES = Sources(now_ms=lambda: time.time_ns() // 1_000_000, entropy=os.urandom)
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 WORKER = "--worker"  # one of several: its parent has the signals
 
 
@@ -55,28 +57,24 @@ def main() -> None:
 async def _serve(config: Config) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOPPING:
         loop.add_signal_handler(number, stop.set)
     await run(config, SOURCES, stop=stop)
 
 
 def _run_workers(count: int) -> int:
     """So many processes on one port. When one ends all do: whoever started us starts us anew."""
+    told: list[int] = []
+    for number in STOPPING:
+        signal.signal(number, lambda number, _: told.append(number))
     argv = [sys.executable, "-m", "gateway", WORKER]
     workers = [subprocess.Popen(argv, start_new_session=True) for _ in range(count)]
-
-    def end(*_: object) -> None:
-        for worker in workers:
-            if worker.poll() is None:
-                worker.terminate()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    while all(worker.poll() is None for worker in workers):
+    while not told and all(worker.poll() is None for worker in workers):
         time.sleep(0.1)
-    end()
-    codes = [worker.wait() for worker in workers]
-    return 1 if any(codes) else 0
+    for worker in workers:
+        worker.terminate()
+    # One that has only just begun does not listen to the signal yet: it ends by it, as it was told to.
+    return 0 if {worker.wait() for worker in workers} <= {0, -signal.SIGTERM} else 1
 
 
 if __name__ == "__main__":

@@ -4,32 +4,30 @@ What belongs to one sandbox goes straight to its host (`gateway/proxy.py`), with
 answered by handlers. Errors become replies here and nowhere else.
 """
 
-import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
+import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route, Router
 
 from contract.errors import RateLimited, WarrenError
 from contract.keys import Forbidden, NoKey, Scope
-from gateway.auth import Throttled, WrongKey, need, secret_of
-from gateway.headers import BadFraming, check_framing
+from gateway.auth import Throttled, WrongKey, need
+from gateway.errors import BadBody, BadFraming, HeadTooLarge, SlowHead
+from gateway.headers import check_framing
+from gateway.heads import Asgi, Branch, Head, Heads
 from gateway.logs import AccessLog
 from gateway.passing import pass_request, pass_socket
-from gateway.proxy import CLIENT_LEFT
-from gateway.replies import Heard, NoSuchRoute, Reply, WrongMethod, error_of, refuse, refuse_socket
-from gateway.routes import OPERATIONS, PREFIX, Operation, Passed, methods_of, passed_of
-from gateway.services import Call, Services
+from gateway.replies import Heard, NoSuchRoute, Reply, WrongMethod, error_headers, error_of, refuse, refuse_socket
+from gateway.routes import OPERATIONS, Operation, methods_of
+from gateway.services import CALL, Call, Services
+from gateway.shortcut import Shortcut
 
-REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MAX_PATH_CHARS = 200  # of a line in the log
-
-Asgi = Callable[[Any, Any, Any], Awaitable[None]]
-Branch = Callable[[Any], Asgi | None]
 
 
 def _refusal(path: str) -> WarrenError:
@@ -42,27 +40,30 @@ def _refusal(path: str) -> WarrenError:
 class App:
     """One gateway as an ASGI application. A branch is asked before all else, and takes what it returns an app for."""
 
-    def __init__(self, services: Services, access_log: AccessLog, branches: Sequence[Branch] = ()) -> None:
+    def __init__(self, services: Services, access_log: AccessLog | None, branches: Sequence[Branch] = ()) -> None:
         self._services = services
         self._access_log = access_log
-        self._branches = branches
+        self._heads = heads = Heads(branches)
+        self.shortcut = Shortcut(services, heads, self._new_id, self._count, is_logged=access_log is not None).take
         self._run = secrets.token_hex(5)
         self._number = 0
         self._router = Router([self._route(each) for each in OPERATIONS], redirect_slashes=False)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            await self._http(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await self._socket(scope, receive, send)
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
+        return self._http(scope, receive, send) if scope["type"] == "http" else self._socket(scope, receive, send)
 
     async def _http(self, scope: Any, receive: Any, send: Any) -> None:
-        call = self._call(scope)
-        reply, heard = Reply(send, call.request_id), Heard(receive)
-        began = time.perf_counter()
-        self._services.metrics.open_requests += 1
+        head, services = self._heads.get(scope), self._services
+        call: Call = scope.get(CALL) or self._call(head)  # it may come from the short way
+        reply, heard = Reply(send, call.extra), Heard(receive)
+        services.metrics.open_requests += 1
         try:
-            await self._answer(scope, heard, reply, call)
+            if head.way is None:
+                await self._answer(scope, heard, reply, call, head.branch)
+            else:
+                if call.caller is None:
+                    self._authenticate(call, Scope.SANDBOXES)
+                reply.status = await pass_request(scope, heard, reply, call, head.way)
         except Exception as error:
             if reply.status:
                 raise  # too late for another reply: the server breaks off, and the client sees that
@@ -70,48 +71,30 @@ class App:
             self._audit(call, told)
             await refuse(heard, reply, told)
         finally:
-            self._services.metrics.open_requests -= 1
-            self._count(scope, call, reply.status, time.perf_counter() - began)
+            services.metrics.open_requests -= 1
+            self._count(scope, call, reply.status)
 
-    async def _answer(self, scope: Any, receive: Any, reply: Reply, call: Call) -> None:
-        scope["warren"] = call
-        for branch in self._branches:
-            app = branch(scope)
-            if app is not None:
-                call.operation = "preview"
-                await app(scope, receive, reply)
-                return
-        path: str = scope["path"]
-        if path.startswith(PREFIX):
-            call.sandbox, passed = passed_of(scope["method"], path)
-            if passed is not None:
-                await self._pass(scope, receive, reply, call, passed)
-                return
+    async def _answer(self, scope: Any, receive: Any, reply: Reply, call: Call, branch: Asgi | None) -> None:
+        """What does not go to the host of a sandbox as it is."""
+        scope[CALL] = call
+        if branch is not None:
+            call.operation = "preview"
+            await branch(scope, receive, reply)
+            return
         check_framing(scope)  # what is passed on is checked there
         scope["app"] = self  # so that Starlette raises what it refuses
-        call.extra = reply.extra  # one list: the guard of an operation adds to it
         try:
             await self._router(scope, receive, reply)
         except HTTPException:
-            raise _refusal(path) from None
-
-    async def _pass(self, scope: Any, receive: Any, reply: Reply, call: Call, passed: Passed) -> None:
-        """The data path: to the sandbox's host and back."""
-        call.operation = passed.name
-        self._authenticate(scope, call, Scope.SANDBOXES)
-        reply.extra += call.who.headers
-        status = await pass_request(scope, receive, reply, call, passed)
-        if status == CLIENT_LEFT:
-            reply.status = status
+            raise _refusal(scope["path"]) from None
 
     async def _socket(self, scope: Any, receive: Any, send: Any) -> None:
-        call = self._call(scope)
-        scope["warren"] = call
-        began = time.perf_counter()
+        head = self._heads.get(scope)
+        scope[CALL] = call = self._call(head)
         status = 101
         self._services.metrics.open_requests += 1
         try:
-            await self._pass_socket(scope, receive, send, call)
+            await self._pass_socket(scope, receive, send, call, head)
         except Exception as error:
             told = error_of(error)
             status = told.status
@@ -119,54 +102,52 @@ class App:
             await refuse_socket(scope, send, told)
         finally:
             self._services.metrics.open_requests -= 1
-            self._count(scope, call, status, time.perf_counter() - began)
+            self._count(scope, call, status)
 
-    async def _pass_socket(self, scope: Any, receive: Any, send: Any, call: Call) -> None:
-        for branch in self._branches:
-            app = branch(scope)
-            if app is not None:
-                call.operation = "preview"
-                await app(scope, receive, send)
-                return
-        call.sandbox, passed = passed_of("WS", scope["path"])
-        if passed is None or not scope["path"].startswith(PREFIX):
+    async def _pass_socket(self, scope: Any, receive: Any, send: Any, call: Call, head: Head) -> None:
+        if head.branch is not None:
+            call.operation = "preview"
+            await head.branch(scope, receive, send)
+        elif head.way is None:
             raise NoSuchRoute("there is no WebSocket under this path")
-        call.operation = passed.name
-        self._authenticate(scope, call, Scope.SANDBOXES)
-        await pass_socket(scope, receive, send, call, passed)
+        else:
+            self._authenticate(call, Scope.SANDBOXES)
+            await pass_socket(scope, receive, send, call, head.way)
 
     def _route(self, operation: Operation) -> Route:
         async def endpoint(request: Request) -> Any:
-            call: Call = request.scope["warren"]
+            call: Call = request.scope[CALL]
             call.operation = operation.name
             if operation.scope is not None:
-                self._authenticate(request.scope, call, operation.scope)
-            elif secret_of(request.scope["headers"], is_socket=False) is not None and operation.name == "metrics":
-                self._authenticate(request.scope, call, Scope.ADMIN)
-            if call.caller is not None:
-                call.extra += call.caller.headers
+                self._authenticate(call, operation.scope)
+            elif call.secret is not None and operation.name == "metrics":
+                self._authenticate(call, Scope.ADMIN)
             return await operation.handler(request)
 
         return Route(operation.path, endpoint, methods=[operation.method], name=operation.name)
 
-    def _authenticate(self, scope: Any, call: Call, needed: Scope) -> None:
-        call.caller = self._services.auth.caller(scope, call.address)
-        need(call.caller, needed)
+    def _authenticate(self, call: Call, needed: Scope) -> None:
+        call.caller = caller = self._services.auth.caller(call.secret, call.address)
+        call.extra += caller.headers
+        need(caller, needed)
 
-    def _call(self, scope: Any) -> Call:
-        client = scope.get("client")
-        return Call(self._services, self._request_id(scope), client[0] if client else "")
+    def _call(self, head: Head) -> Call:
+        request_id = head.request_id or self._new_id()
+        extra = [(b"x-request-id", request_id.encode())]
+        return Call(self._services, request_id, head.address, head.secret, extra, head.operation, head.sandbox)
 
-    def _request_id(self, scope: Any) -> str:
-        """The client's own, if it makes sense; else one that no other request of any gateway has."""
-        for name, value in scope["headers"]:
-            if name == b"x-request-id":
-                asked: str = value.decode("latin-1")
-                if REQUEST_ID.fullmatch(asked):
-                    return asked
-                break
+    def _new_id(self) -> str:
+        """One that no other request of any gateway has."""
         self._number += 1
         return f"rq-{self._run}-{self._number:x}"
+
+    def refused(self, address: str, error: WarrenError) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """The server could not read a request. It is written down as any other refusal; what the client is told."""
+        call = self._call(Head(address))
+        self._audit(call, error)
+        self._count({"path": "", "method": ""}, call, error.status)
+        body = orjson.dumps(error.body())
+        return [*error_headers(error), (b"content-length", b"%d" % len(body)), *call.extra], body
 
     def _audit(self, call: Call, error: WarrenError) -> None:
         """Refusals that an operator wants to know of."""
@@ -184,15 +165,20 @@ class App:
                 refusals.add("gateway.no_key", request=request, address=address)
             case Forbidden() if call.caller is not None:
                 refusals.add("gateway.forbidden", request=request, owner=call.who.owner, operation=call.operation)
-            case BadFraming():
-                refusals.add("gateway.bad_framing", request=request, address=address)
+            case BadFraming() | HeadTooLarge() | SlowHead() | BadBody():
+                refusals.add(f"gateway.{error.code}", request=request, address=address)
             case RateLimited():
                 refusals.add("gateway.too_fast", request=request, address=address)
 
-    def _count(self, scope: Any, call: Call, status: int, seconds: float) -> None:
+    def _count(self, scope: Any, call: Call, status: int) -> None:
+        seconds = time.perf_counter() - call.began_s
         self._services.metrics.count(call.operation, status, seconds)
+        if self._access_log is not None:
+            self._log(self._access_log, scope, call, status, seconds)
+
+    def _log(self, access_log: AccessLog, scope: Any, call: Call, status: int, seconds: float) -> None:
         caller = call.caller
-        self._access_log.add(
+        access_log.add(
             {
                 "at_ms": self._services.now_ms(),
                 "what": "request",

@@ -4,7 +4,6 @@ import hmac
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from contract.errors import RateLimited
 from contract.keys import Forbidden, Key, NoKey, Scope, key_id
@@ -62,55 +61,65 @@ class Auth:
         self._now_ms = now_ms
         self._clock_s = clock_s
         self._keys: Mapping[str, Key] = {}
-        self._ids: dict[str, str] = {}  # of the keys that were right since the last look at the registry
+        self._right: dict[str | None, Key] = {}  # by secret, since the last look at the registry
         self._buckets = Buckets()
         self._wrong = WrongKeys()
 
     def know(self, keys: Mapping[str, Key]) -> None:
         """From now on these are all keys."""
         self._keys = keys
-        self._ids.clear()
+        self._right.clear()
 
     @property
     def keys(self) -> Mapping[str, Key]:
         return self._keys
 
-    def caller(self, scope: Mapping[str, Any], address: str) -> Caller:
+    def caller(self, secret: str | None, address: str) -> Caller:
         """Who asks, after one token of their bucket. Raises `NoKey`, `Throttled` or `TooFast`."""
-        secret = secret_of(scope["headers"], scope["type"] == "websocket")
+        key = self._right.get(secret) or self._key(secret, address)
+        found = self.known(secret)
+        if found is not None:
+            return found
+        if self._is_over(key):
+            known = {"key": key.id[:8], "owner": key.owner}
+            raise self._wrong_from(address, WrongKey("the key is over", "gateway.expired_key", known))
+        bucket = self._buckets.of(key.id, key.rate, self._clock_s())
+        message = f"more than {key.rate} requests a second with this key"
+        raise TooFast(message, retry_after_s=bucket.wait_s, headers=bucket.headers())
+
+    def known(self, secret: str | None) -> Caller | None:
+        """As `caller`, for a key that was right before; None if there is anything to say against it."""
+        key = self._right.get(secret)
+        if key is None or self._is_over(key):
+            return None
+        now_s = self._clock_s()
+        bucket = self._buckets.of(key.id, key.rate, now_s)
+        return Caller(key, bucket.headers()) if bucket.take(now_s) else None
+
+    def _is_over(self, key: Key) -> bool:
+        return key.expires_ms is not None and key.expires_ms <= self._now_ms()
+
+    def _key(self, secret: str | None, address: str) -> Key:
+        """The key that is right, remembered until the registry is next looked at."""
         if secret is None:
             raise NoKey(NO_KEY)
         try:
-            key = self._key(secret)
-        except WrongKey as error:
-            wait_s = self._wrong.add(address, self._clock_s())
-            if wait_s:
-                raise Throttled("too many wrong keys from this address", retry_after_s=wait_s) from error
-            raise
-        return self._within_rate(key)
-
-    def _key(self, secret: str) -> Key:
-        try:
-            asked = self._ids.get(secret) or key_id(secret)
+            asked = key_id(secret)
         except NoKey as error:
-            raise WrongKey(error.message, "gateway.bad_key", {}) from None
+            raise self._wrong_from(address, WrongKey(error.message, "gateway.bad_key", {})) from None
         key = self._keys.get(asked)
         if key is None or not hmac.compare_digest(key.id, asked):
-            raise WrongKey("no such key", "gateway.bad_key", {"key": asked[:8]})
+            raise self._wrong_from(address, WrongKey("no such key", "gateway.bad_key", {"key": asked[:8]}))
         if not key.active:
-            raise WrongKey("the key was revoked", "gateway.revoked_key", {"key": asked[:8], "owner": key.owner})
-        if key.expires_ms is not None and key.expires_ms <= self._now_ms():
-            raise WrongKey("the key is over", "gateway.expired_key", {"key": asked[:8], "owner": key.owner})
-        self._ids[secret] = asked
+            known = {"key": asked[:8], "owner": key.owner}
+            raise self._wrong_from(address, WrongKey("the key was revoked", "gateway.revoked_key", known))
+        self._right[secret] = key
         return key
 
-    def _within_rate(self, key: Key) -> Caller:
-        now_s = self._clock_s()
-        bucket = self._buckets.of(key.id, key.rate, now_s)
-        if bucket.take(now_s):
-            return Caller(key, bucket.headers())
-        message = f"more than {key.rate} requests a second with this key"
-        raise TooFast(message, retry_after_s=bucket.wait_s, headers=bucket.headers())
+    def _wrong_from(self, address: str, error: WrongKey) -> NoKey | Throttled:
+        """The refusal, and what becomes of it where there were too many from one address."""
+        wait_s = self._wrong.add(address, self._clock_s())
+        return Throttled("too many wrong keys from this address", retry_after_s=wait_s) if wait_s else error
 
 
 def need(caller: Caller, scope: Scope) -> None:

@@ -32,16 +32,19 @@ class ClientBody:
         self.finished.set()
 
 
-async def read_body(scope: Any, receive: Receive, length: int | None, *, is_coded: bool) -> bytes | ClientBody | None:
-    """The body of the request: None if it has none, bytes if it is small.
+def has_none(scope: Any, length: int | None, is_coded: bool) -> bool:
+    """Whether the request has no body."""
+    return not length and not is_coded and (length == 0 or scope["http_version"][0] == "1")
+
+
+async def read_body(scope: Any, receive: Receive, length: int | None) -> bytes | ClientBody:
+    """The body of a request that has one: bytes if it is small.
 
     A second call gets the same again, if no more than the first piece of it was passed on meanwhile.
     """
     kept: bytes | ClientBody | None = scope.pop(KEPT, None)
     if kept is not None:
         return kept
-    if not length and not is_coded and (length == 0 or scope["http_version"][0] == "1"):
-        return None
     body, more = await next_piece(receive)
     while more and len(body) != length:
         if len(body) > AT_HAND_BYTES or not length or length > AT_HAND_BYTES:

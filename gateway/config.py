@@ -10,6 +10,7 @@ from contract.errors import BadField
 from contract.hosts import NAME, host_address, is_loopback
 from gateway.errors import ConfigError
 
+ON_OR_OFF = re.compile("on|off")
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 MAX_HOSTS = 1000
 
@@ -49,6 +50,7 @@ class Config:
     pki: Pki
     domain: str | None  # of previews
     workers: int
+    access_log: bool  # one line for each request
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, hostname: str) -> "Config":
@@ -72,6 +74,7 @@ class Config:
             pki=Pki(read.folder("GATEWAY_PKI", "`pooldctl pki issue CA-FOLDER gateway NAME --out FOLDER` makes it")),
             domain=read.matching("GATEWAY_DOMAIN", DOMAIN, "") or None,
             workers=read.integer("GATEWAY_WORKERS", 1, 1, 256),
+            access_log=read.matching("GATEWAY_ACCESS_LOG", ON_OR_OFF, "on") == "on",
         )
 
 

@@ -39,6 +39,29 @@ class HostSaid(WarrenError):
         self.code = str(told.get("code", HostBroken.code))
 
 
+class BadFraming(CallerError):
+    """Two could read the request in two ways. It is not passed on."""
+
+    code = "bad_framing"
+
+
+class HeadTooLarge(CallerError):
+    """More of a head than anybody needs."""
+
+    status = 431
+    code = "head_too_large"
+
+    def __init__(self, limit: int, headers: int) -> None:
+        super().__init__(f"the head of a request must have at most {limit} bytes and {headers} headers", limit=limit)
+
+
+class SlowHead(CallerError):
+    """The head of a request did not come to its end."""
+
+    status = 408
+    code = "slow_head"
+
+
 class BadBody(CallerError):
     """The client's body broke off, or is not framed as HTTP says. Nothing was passed on behind that."""
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from contract.errors import CallerError
 from contract.tickets import HEADER as TICKET
+from gateway.errors import BadFraming
 from gateway.upstream.parts import header_block
 
 Pairs = list[tuple[bytes, bytes]]
@@ -32,13 +32,6 @@ NOT_PASSED = HOP_BY_HOP | TRUE_ONES | {b"content-length"}
 NOT_TO_HOSTS = NOT_PASSED | CREDENTIALS
 LENGTH = re.compile(rb"[0-9]{1,18}")
 MAX_FORWARDED_HOST = 260
-MAX_REMEMBERED_BYTES = 4096  # of one client's headers
-
-
-class BadFraming(CallerError):
-    """Two could read the request in two ways. It is not passed on."""
-
-    code = "bad_framing"
 
 
 @dataclass(slots=True)
@@ -49,25 +42,6 @@ class Asked:
     length: int | None
     is_coded: bool  # the body comes in chunks
     block: bytes  # the headers as they are sent
-
-
-class AskedOften:
-    """`asked_headers` of clients that ask again and again with the same headers, as most do."""
-
-    def __init__(self, most: int = 1024) -> None:
-        self._most = most
-        self._known: dict[tuple[Any, ...], Asked] = {}
-
-    def get(self, scope: Any, given: Sequence[tuple[bytes, bytes]], *, keep_credentials: bool) -> Asked:
-        key = (keep_credentials, scope["scheme"], scope["client"] and scope["client"][0], *given)
-        known = self._known.get(key)
-        if known is None:
-            known = asked_headers(scope, given, keep_credentials=keep_credentials)
-            if len(self._known) >= self._most:
-                self._known.clear()
-            if sum(len(name) + len(value) for name, value in given) <= MAX_REMEMBERED_BYTES:
-                self._known[key] = known
-        return known
 
 
 def asked_headers(scope: Any, given: Sequence[tuple[bytes, bytes]], *, keep_credentials: bool = False) -> Asked:
@@ -95,8 +69,7 @@ def asked_headers(scope: Any, given: Sequence[tuple[bytes, bytes]], *, keep_cred
 def _framing(seen: Pairs) -> tuple[bytes, int | None, bool, bytes]:
     """Host, length, whether it is coded, and what `Connection` names. Refuses what can be read in two ways.
 
-    Granian has refused lengths that differ and codings that it does not know. Of a request with both length headers
-    it has dropped the length; it reads the chunks and closes the connection behind them.
+    So does our server. This is what is passed on, whoever has served it.
     """
     hosts: list[bytes] = []
     lengths: list[bytes] = []
@@ -114,11 +87,11 @@ def _framing(seen: Pairs) -> tuple[bytes, int | None, bool, bytes]:
     if len(lengths) > 1 or (lengths and (is_coded or not LENGTH.fullmatch(lengths[0]))):
         raise BadFraming("the request does not say in one way how long its body is")
     if len(hosts) != 1 or not hosts[0]:
-        raise BadFraming("the request must have one Host header")  # Granian makes an empty one where there is none
+        raise BadFraming("the request must have one Host header")
     return hosts[0], int(lengths[0]) if lengths else None, is_coded, named
 
 
-def answer_headers(given: Sequence[tuple[bytes, bytes]], request_id: bytes) -> Pairs:
+def answer_headers(given: Sequence[tuple[bytes, bytes]]) -> Pairs:
     """What of a host's headers goes to the client."""
     passed: Pairs = []
     named: bytes | None = None
@@ -131,7 +104,6 @@ def answer_headers(given: Sequence[tuple[bytes, bytes]], request_id: bytes) -> P
             passed.append(pair)
     if named is not None:
         passed = without(passed, named)
-    passed.append((b"x-request-id", request_id))
     return passed
 
 

@@ -184,10 +184,15 @@ class Hosts:
 
     def upstream(self, name: str) -> Upstream:
         """The way to a host that lives. Raises `HostUnreachable` at once for one that does not."""
-        seen = self._seen.get(name)
-        if seen is None or not seen.pulse.is_alive(self._clock_s()):
+        upstream = self.alive_upstream(name)
+        if upstream is None:
             raise HostUnreachable(f"host {name} cannot be reached now", sent=False)
-        return seen.upstream
+        return upstream
+
+    def alive_upstream(self, name: str) -> Upstream | None:
+        """The way to a host, if it lives."""
+        seen = self._seen.get(name)
+        return seen.upstream if seen is not None and seen.pulse.is_alive(self._clock_s()) else None
 
     def answered(self, name: str) -> None:
         seen = self._seen.get(name)
@@ -228,13 +233,15 @@ class Hosts:
     async def find(self, sandbox: str) -> str:
         """The host that has the id. `NotFound` if all hosts say that they never had it; `HostUnreachable` if we do
         not know, because some host could not be asked."""
+        return self.place_of(sandbox) or await self._look_for(sandbox)
+
+    def place_of(self, sandbox: str) -> str | None:
+        """As `find`, where nobody has to be asked. The only host there is will say itself that it has never had it."""
         name = self._places.get(sandbox)
         if name is not None and name in self._seen:
             self._places.move_to_end(sandbox)
             return name
-        if len(self._seen) == 1:
-            return next(iter(self._seen))  # it will say so itself if it has not
-        return await self._look_for(sandbox)
+        return next(iter(self._seen)) if len(self._seen) == 1 else None
 
     async def _look_for(self, sandbox: str) -> str:
         """Its owner first, then everybody else at once."""

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from contract.errors import NotMine, WarrenError
-from gateway.client_body import KEPT, ClientBody, Receive, read_body
+from gateway.client_body import KEPT, ClientBody, Receive, has_none, read_body
 from gateway.errors import HostSlow, HostUnreachable
-from gateway.headers import TICKET_NAME, AskedOften, Pairs, answer_headers
-from gateway.upstream import Answer, Upstream
+from gateway.headers import TICKET_NAME, Asked, Pairs, answer_headers, asked_headers
+from gateway.upstream import Answer, Connection, Upstream
 from gateway.watch import Watch
 
 log = logging.getLogger("gateway")
@@ -23,7 +23,6 @@ Mend = Callable[[int, Pairs], Pairs]
 ANSWER_S = 300.0  # for the head of an answer; commands answer when they have ended
 CLIENT_LEFT = 499  # told to nobody but the log
 NOT_MINE = b"warren-not-mine"
-_ASKED = AskedOften()
 LAST = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
@@ -34,12 +33,12 @@ async def forward(  # noqa: PLR0917  # what ASGI hands on, and where it goes
     upstream: Upstream,
     target: str,
     ticket: str,
-    *,
     request_id: str,
+    *,
+    asked: Asked | None = None,
     extra_headers: Sequence[tuple[bytes, bytes]] = (),
-    headers: Sequence[tuple[bytes, bytes]] | None = None,
-    keep_credentials: bool = False,
     mend: Mend | None = None,
+    begun: Connection | None = None,
     answer_s: float = ANSWER_S,
 ) -> int:
     """Pass the request on, and the answer back. Returns its status, or 499 if the client left before there was one.
@@ -48,26 +47,24 @@ async def forward(  # noqa: PLR0917  # what ASGI hands on, and where it goes
     request itself, and `NotMine` where the host has never had the sandbox: then the same scope may be forwarded to
     another host, which gets the whole body. An empty `ticket` sends none.
 
-    `headers` stand for the client's own, `extra_headers` are added, `keep_credentials` passes cookies and
-    authorization, and `mend` changes the headers of the answer.
+    `asked` stands for what of the client's own headers would pass, `extra_headers` are added, and `mend` changes the
+    headers of the answer. `begun`: a connection on which the host was asked already.
     """
-    given = scope["headers"] if headers is None else headers
-    asked = _ASKED.get(scope, given, keep_credentials=keep_credentials)
-    body = await read_body(scope, receive, asked.length, is_coded=asked.is_coded)
-    told_id = request_id.encode()
-    passed = [(b"x-request-id", told_id), *extra_headers]
-    if ticket:
-        passed.append((TICKET_NAME, ticket.encode()))
+    asked = asked or asked_headers(scope, scope["headers"])
+    body = None if has_none(scope, asked.length, asked.is_coded) else await read_body(scope, receive, asked.length)
     pieces = body if isinstance(body, ClientBody) else None
-    if pieces is not None and asked.length is not None:
-        passed.append((b"content-length", b"%d" % asked.length))
-    exchange = upstream.stream(scope["method"], target, passed, body, waits=bool(ticket), block=asked.block)
-    async with Watch(upstream.later, receive, pieces, answer_s) as watch, exchange as answer:
+    passed = [(b"x-request-id", request_id.encode()), *extra_headers]
+    passed += _said(ticket, None if pieces is None else asked.length)
+    exchange = upstream.stream(
+        scope["method"], target, passed, body, waits=bool(ticket), block=asked.block, asked=begun
+    )
+    watch = Watch(upstream.later, receive, pieces, answer_s)
+    async with watch, exchange as answer:
         watch.answered()
         status = answer.status
         if status == 404 and ticket:
             _raise_if_not_mine(scope, answer, body)
-        told = answer_headers(answer.headers, told_id)
+        told = answer_headers(answer.headers)
         if mend is not None:
             told = mend(status, told)
         await send({"type": "http.response.start", "status": status, "headers": told})
@@ -79,6 +76,12 @@ async def forward(  # noqa: PLR0917  # what ASGI hands on, and where it goes
     if watch.is_late:
         raise HostSlow(f"{upstream.address} did not begin to answer within {answer_s:g} s")
     return CLIENT_LEFT
+
+
+def _said(ticket: str, length: int | None) -> Pairs:
+    """What we say of a request: our ticket, and how long a body is that comes in pieces."""
+    said = [(TICKET_NAME, ticket.encode())] if ticket else []
+    return said if length is None else [*said, (b"content-length", b"%d" % length)]
 
 
 async def _pass_on(send: Send, answer: Answer, request_id: str) -> None:

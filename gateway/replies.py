@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from contract.errors import CallerError, CapacityError, TooLarge, WarrenError
 from gateway.auth import TooFast
-from gateway.errors import SlowBody
+from gateway.errors import BadBody, SlowBody
 
 log = logging.getLogger("gateway")
 
@@ -44,19 +44,19 @@ class WrongMethod(CallerError):
 class Reply:
     """The way back to the client: gives each reply its headers, and remembers what was said."""
 
-    __slots__ = ("_send", "extra", "status")
+    __slots__ = ("_extra", "_send", "status")
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, extra: Pairs) -> None:
         self._send = send
-        self.extra: Pairs = [(b"x-request-id", request_id.encode())]
+        self._extra = extra
         self.status = 0
 
-    async def __call__(self, message: Any) -> None:
+    def __call__(self, message: Any) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            told = [pair for pair in message.get("headers", ()) if pair[0] != b"x-request-id"]
-            message = {"type": "http.response.start", "status": self.status, "headers": told + self.extra}
-        await self._send(message)
+            told = [*message.get("headers", ()), *self._extra]
+            message = {"type": "http.response.start", "status": self.status, "headers": told}
+        return self._send(message)
 
 
 async def read_body(request: Request) -> bytes:
@@ -70,6 +70,8 @@ async def read_body(request: Request) -> bytes:
                     raise TooLarge(f"the body must have at most {MAX_JSON_BYTES} bytes", limit=MAX_JSON_BYTES)
     except TimeoutError:
         raise SlowBody(f"the body did not come within {BODY_S:.0f} s") from None
+    except ClientDisconnect:
+        raise BadBody("the body broke off, or its chunks are not as HTTP says") from None
     return bytes(body)
 
 

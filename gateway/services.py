@@ -1,5 +1,6 @@
 """What a request needs, in one place: the parts of a gateway, and who asks."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ from gateway.passes import Passes
 from gateway.quotas import Quotas
 from gateway.registry import Registry
 from gateway.tickets import Tickets
+from gateway.upstream import Connection, Upstream
 from gateway.watching import Watch
 
 
@@ -37,6 +39,18 @@ class Services:
     entropy: Callable[[int], bytes]
 
 
+CALL = "warren"  # in a scope
+
+
+@dataclass(slots=True)
+class Begun:
+    """A request that was already sent to a host."""
+
+    host: str
+    upstream: Upstream
+    connection: Connection
+
+
 @dataclass(slots=True)
 class Call:
     """One request on its way through the gateway."""
@@ -44,10 +58,13 @@ class Call:
     services: Services
     request_id: str
     address: str  # of the client
+    secret: str | None = field(repr=False)  # the key that it came with, whatever that is
+    extra: list[tuple[bytes, bytes]]  # headers of the reply
     operation: str = "none"  # its name, once it is known
-    caller: Caller | None = None  # once it is known
     sandbox: str | None = None
-    extra: list[tuple[bytes, bytes]] = field(default_factory=list)  # headers of the reply
+    caller: Caller | None = None  # once it is known
+    begun: Begun | None = None
+    began_s: float = field(default_factory=time.perf_counter)
 
     @property
     def who(self) -> Caller:
@@ -57,5 +74,5 @@ class Call:
 
 
 def call_of(request: Request) -> Call:
-    found: Call = request.scope["warren"]
+    found: Call = request.scope[CALL]
     return found

@@ -1,4 +1,4 @@
-"""The parts of a gateway put together, and Granian in front of them."""
+"""The parts of a gateway put together, and the server in front of them."""
 
 import asyncio
 import contextlib
@@ -6,10 +6,6 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-
-from granian.constants import Interfaces
-from granian.http import HTTP1Settings
-from granian.server.embed import Server
 
 from gateway.app import App
 from gateway.audit import Refusals
@@ -24,20 +20,16 @@ from gateway.passes import Passes
 from gateway.preview import Kept, Previews
 from gateway.quotas import Quotas
 from gateway.registry import Registry
+from gateway.server import Server
 from gateway.services import Services
 from gateway.tickets import Tickets
-from gateway.tls import HostTls
+from gateway.tls import ClientTls, HostTls
 from gateway.tunnel import Tunnels
 from gateway.upstream import Upstream
 from gateway.watching import Watch
 
 log = logging.getLogger("gateway")
 
-# Granian counts open streams as requests under way, and lets the next request hang when there are too many.
-STREAMS_AT_ONCE = 10_000
-BACKLOG = 1024
-HEAD_S = 10  # for the head of a request
-MAX_HEAD_BYTES = 65_536
 FINISH_S = 5.0  # for requests under way when the gateway is stopped
 
 
@@ -52,24 +44,21 @@ class Sources:
 async def run(config: Config, sources: Sources, *, stop: asyncio.Event) -> None:
     """Serve until `stop`. Then requests under way have a moment to finish, and what was begun is ended or undone."""
     access_log = AccessLog()
-    async with _parts(config, sources) as services, _previews(services) as previews, _kept(services, access_log):
-        server = _server(App(services, access_log, [previews.branch]), config)
-        serving = asyncio.create_task(server.serve())
-        stopping = asyncio.create_task(stop.wait())
+    tls = _client_tls(config)
+    async with _parts(config, sources, tls) as services, _previews(services) as previews, _kept(services, access_log):
+        app = App(services, access_log if config.access_log else None, [previews.branch])
+        server = Server(app, app.refused, app.shortcut)
+        await server.listen(config.host, config.port, None if tls is None else tls.context)
         log.info("serving", extra={"address": config.host, "port": config.port, "hosts": len(services.hosts.names())})
         try:
-            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await stop.wait()
         finally:
-            stopping.cancel()
-            server.stop()  # type: ignore[no-untyped-call]
-            await asyncio.wait({serving}, timeout=FINISH_S)
+            await server.close(FINISH_S)
             await services.background.close(FINISH_S)
-        if serving.done():
-            serving.result()
 
 
 @contextlib.asynccontextmanager
-async def _parts(config: Config, sources: Sources) -> AsyncIterator[Services]:
+async def _parts(config: Config, sources: Sources, shown: ClientTls | None) -> AsyncIterator[Services]:
     """Everything that a request needs; hosts have been looked at once."""
     tls = HostTls(config.pki)
     tickets = Tickets(config.pki.tickets_key, now_ms=sources.now_ms, nonce=lambda: secrets.token_hex(12))
@@ -77,7 +66,7 @@ async def _parts(config: Config, sources: Sources) -> AsyncIterator[Services]:
     auth, registry, background = Auth(now_ms=sources.now_ms), Registry(config.registry), Background()
     quotas = Quotas(hosts)
     passes = Passes(config.pki.folder, now_ms=sources.now_ms, nonce=lambda: secrets.token_hex(12))
-    refreshes = (tls.refresh, tickets.refresh, passes.refresh)
+    refreshes = tuple(each.refresh for each in (tls, tickets, passes, shown) if each is not None)
     services = Services(
         config=config,
         registry=registry,
@@ -126,16 +115,7 @@ async def _kept(services: Services, access_log: AccessLog) -> AsyncIterator[None
         raise asyncio.CancelledError from None
 
 
-def _server(app: App, config: Config) -> Server:
-    return Server(
-        app,
-        address=config.host,
-        port=config.port,
-        interface=Interfaces.ASGINL,
-        backlog=BACKLOG,
-        backpressure=STREAMS_AT_ONCE,
-        http1_settings=HTTP1Settings(header_read_timeout=HEAD_S * 1000, max_buffer_size=MAX_HEAD_BYTES),
-        log_enabled=False,
-        ssl_cert=config.tls_certificate,
-        ssl_key=config.tls_key,
-    )
+def _client_tls(config: Config) -> ClientTls | None:
+    if config.tls_certificate is None or config.tls_key is None:
+        return None
+    return ClientTls(config.tls_certificate, config.tls_key)

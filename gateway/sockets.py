@@ -23,7 +23,7 @@ from gateway.upstream.parts import TARGET
 
 Send = Callable[[Any], Awaitable[None]]
 
-MAX_MESSAGE_BYTES = 16 << 20  # the most that Granian takes in one frame
+MAX_MESSAGE_BYTES = 16 << 20  # as from clients
 MESSAGES_WAITING = 2  # from a host for a client that does not read
 WRITE_HIGH_WATER = 256 << 10
 ANSWER_S = 30.0  # for the host to take the connection: a sandbox may have to be resumed first
@@ -89,7 +89,8 @@ async def _refused(scope: Any, send: Send, refusal: InvalidStatus, request_id: s
         raise NotMine("this host has never had the sandbox")
     if reply.status_code < 400:
         raise HostBroken(f"the host answered a WebSocket with {reply.status_code}")
-    kept = [pair for pair in answer_headers(told, request_id.encode()) if not pair[0].startswith(b"sec-websocket-")]
+    kept = [pair for pair in answer_headers(told) if not pair[0].startswith(b"sec-websocket-")]
+    kept.append((b"x-request-id", request_id.encode()))
     await refuse_socket(send, reply.status_code, kept, bytes(reply.body or b""))
 
 
@@ -143,7 +144,7 @@ async def _carry(receive: Receive, send: Send, host: ClientConnection) -> None:
     try:
         await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        # Granian takes no farewell while it is asked for the next message: it waits for that first.
+        # Before the farewell: who is still asked for a message may not take it.
         for task in (up, down):
             task.cancel()
         await asyncio.wait((up, down))

@@ -1,7 +1,8 @@
-"""TLS to hosts: only to hosts of our own CA, which know us by our certificate. Changed files are used at once."""
+"""TLS: to hosts of our own CA, which know us by our certificate, and for clients. Changed files are used at once."""
 
 import logging
 import ssl
+from pathlib import Path
 
 from gateway.config import Pki
 from gateway.errors import ConfigError
@@ -46,5 +47,38 @@ class HostTls:
         self._context, self._versions = context, versions
 
     def _look(self) -> Versions:
-        files = (self._pki.ca, self._pki.certificate, self._pki.key)
-        return tuple((status.st_mtime_ns, status.st_ino) for status in (path.stat() for path in files))
+        return _versions(self._pki.ca, self._pki.certificate, self._pki.key)
+
+
+class ClientTls:
+    """The context for connections of clients. It stays the same one; a `refresh` gives it a new certificate."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        self._files = (certificate, key)
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.set_alpn_protocols(["http/1.1"])
+        self.context.num_tickets = 0  # another gateway could not read them, and a new certificate is asked for at once
+        try:
+            self._load()
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"GATEWAY_TLS_CERT and GATEWAY_TLS_KEY: {certificate}, {key}: {error}") from None
+
+    def refresh(self) -> None:
+        """Look at the files again. Called in a thread; files that do not fit leave the old ones in use."""
+        try:
+            if _versions(*self._files) != self._known:
+                self._load()
+                log.info("clients are shown a new certificate")
+        except (OSError, ssl.SSLError) as error:
+            log.error("the certificate for clients cannot be read again", extra={"why": str(error)})
+
+    def _load(self) -> None:
+        known = _versions(*self._files)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._files)  # whether the two fit
+        self.context.load_cert_chain(*self._files)
+        self._known = known
+
+
+def _versions(*files: Path) -> Versions:
+    return tuple((status.st_mtime_ns, status.st_ino) for status in (path.stat() for path in files))

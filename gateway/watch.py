@@ -5,11 +5,12 @@ else that we do for a small request. So the watch begins after a moment.
 """
 
 import asyncio
+from collections.abc import Awaitable
 from types import TracebackType
 from typing import cast
 
 from gateway.client_body import ClientBody, Receive
-from gateway.upstream.later import Later
+from gateway.upstream.later import AT_ONCE, Later
 
 
 class Watch:
@@ -33,11 +34,11 @@ class Watch:
         self.has_left = False
         self.is_late = False
 
-    async def __aenter__(self) -> "Watch":
+    def __aenter__(self) -> Awaitable[None]:
         self._task = cast("asyncio.Task[None]", asyncio.current_task(self._later.loop))
         self._cancelling = self._task.cancelling()
         self._later.add(self)
-        return self
+        return AT_ONCE
 
     def answered(self) -> None:
         """The answer has begun: from now on the host may take its time."""
@@ -63,16 +64,17 @@ class Watch:
         self.is_late = True
         self._task.cancel()
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> bool:
+    ) -> Awaitable[bool | None]:
         self._later.discard(self)
-        if self._watching is None:
-            return False
+        return AT_ONCE if self._watching is None else self._end(self._watching, kind)
+
+    async def _end(self, watching: asyncio.Task[None], kind: type[BaseException] | None) -> bool:
         if self._timer is not None:
             self._timer.cancel()
-        if not self._watching.done():
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        if not watching.done():
+            watching.cancel()
+            await asyncio.wait([watching])
         is_ours = (self.has_left or self.is_late) and self._task.uncancel() <= self._cancelling
         return is_ours and kind is asyncio.CancelledError

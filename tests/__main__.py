@@ -1,8 +1,4 @@
-"""Every test, in three runs side by side: much of their time they wait. `make test` runs this.
-
-What failed beside the others is run once more, alone, and said so: only what fails then, too, is a failure. A machine
-that is too busy breaks a limit of time here and there, and says nothing about the code.
-"""
+"""Every test, in three runs side by side: much of their time they wait. `make test` runs this."""
 
 import contextlib
 import signal
@@ -14,7 +10,6 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).parents[1]
-SOME_FAILED = 1  # pytest's code; any other is no matter of a single test
 # The first is told as it goes, the others when all are done. Each has about as much to do.
 RUNS = (
     ("tests/vm",),
@@ -39,18 +34,12 @@ def main() -> int:
             print(f"\n· beside it: {' '.join(folders)}")
             output.seek(0)
             print(output.read(), flush=True)
-    ends = [_once_more(run) if code == SOME_FAILED else code for run, code in zip(RUNS, codes, strict=True)]
-    return int(any(ends))
+    return int(any(codes))
 
 
-def _once_more(folders: Sequence[str]) -> int:
-    print(f"\n· once more, alone: what failed in {' '.join(folders)}", flush=True)
-    return _pytest(folders, None, "--last-failed").wait()
-
-
-def _pytest(folders: Sequence[str], output: IO[str] | None, *options: str) -> subprocess.Popen[bytes]:
+def _pytest(folders: Sequence[str], output: IO[str] | None) -> subprocess.Popen[bytes]:
     cache = f"cache_dir={ROOT / 'build' / 'tests' / Path(folders[0]).name}"
-    argv = [sys.executable, "-m", "pytest", "-o", cache, "--durations=10", *options, *folders]
+    argv = [sys.executable, "-m", "pytest", "-o", cache, "--durations=10", *folders]
     return subprocess.Popen(argv, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
 
 

@@ -127,7 +127,7 @@ async def _destroyed(call: Call, sandbox: str) -> Answer:
 
 
 async def attach(request: Request) -> Response:
-    """A ticket for one terminal, and the host's own address: the terminal then bypasses the gateway."""
+    """A ticket for one terminal, the host's own address and who vouches for it: the terminal bypasses the gateway."""
     call = call_of(request)
     call.sandbox = sandbox_id(request.path_params["sandbox_id"])
     Fields.parse(await read_body(request)).end()
@@ -138,7 +138,8 @@ async def attach(request: Request) -> Response:
     address = next(record.address for record in call.services.hosts.records() if record.name == host)
     ticket, expires_ms = call.services.tickets.once(host, call.who.owner, Access.ATTACH, call.sandbox)
     url = f"ws{address.removeprefix('http')}/v1/sandboxes/{call.sandbox}/terminal"
-    return json_reply({"url": url, "ticket": ticket, "expires_ms": expires_ms})
+    ca = await asyncio.to_thread(call.services.config.pki.ca.read_text) if url.startswith("wss:") else None
+    return json_reply({"url": url, "ticket": ticket, "expires_ms": expires_ms, "ca": ca})
 
 
 async def on_its_host(call: Call, method: str, sandbox: str, access: Access, *, limit_s: float = 30.0) -> Answer:

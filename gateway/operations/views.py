@@ -94,7 +94,8 @@ ERROR: Schema = closed(
 )
 
 LINK = closed({"url": TEXT, "expires_ms": AT_MS})
-ATTACHMENT = closed({"url": TEXT, "ticket": TEXT, "expires_ms": AT_MS})
+CA: Schema = {"type": "string", "description": "who vouches for the host, in PEM"}
+ATTACHMENT = closed({"url": TEXT, "ticket": TEXT, "expires_ms": AT_MS, "ca": or_null(CA)})
 
 USAGE = closed({"owner": TEXT, "runs": COUNT, "vcpu_s": AMOUNT, "gib_s": AMOUNT, "egress_bytes": COUNT})
 

@@ -12,14 +12,16 @@ from typing import Any
 from contract.errors import CallerError, FaultError, NotFound, RateLimited, WarrenError
 from contract.keys import NoKey, Scope
 from contract.tickets import BadTicket
-from gateway.auth import SUBPROTOCOL, Auth, need
+from gateway.auth import SUBPROTOCOL, Auth, need, secret_of
 from gateway.errors import HostBroken, HostSaid, HostUnreachable
+from gateway.headers import asked_headers
 from gateway.passes import Passes
 from gateway.preview.kept import Kept
 from gateway.preview.mending import COOKIE, keys_in, passes_in, to_browser, to_service
 from gateway.preview.pages import HEADERS, page, wants_page
 from gateway.preview.where import MAX_HOST_CHARS, Where, where
 from gateway.proxy import forward
+from gateway.services import CALL
 from gateway.sockets import CONNECTED, forward_socket
 from gateway.tunnel import NoTunnel
 
@@ -78,7 +80,7 @@ class Previews:
 
     def _answering(self, found: Where) -> Asgi:
         async def answer(scope: Any, receive: Any, send: Any) -> None:
-            scope["warren"].sandbox = found.sandbox
+            scope[CALL].sandbox = found.sandbox
             try:
                 await self._answer(found, scope, receive, send)
             except WarrenError as error:
@@ -99,7 +101,7 @@ class Previews:
             await _redirect(send, 308, f"{found.prefix}/{found.target}")  # so that what is relative on it is below it
         else:
             found = replace(found, target=found.target or "/")
-            visit = Visit(found, self._owner(found, scope), scope["warren"].request_id)
+            visit = Visit(found, self._owner(found, scope), scope[CALL].request_id)
             await self._show(visit, scope, receive, send)
 
     async def _let_in(self, found: Where, scope: Any, send: Any) -> None:
@@ -115,8 +117,8 @@ class Previews:
     def _owner(self, found: Where, scope: Any) -> str:
         """For whom the visitor speaks. A key that is wrong is refused, a pass that is over is as good as none."""
         if keys := _keys(scope):
-            call = scope["warren"]
-            call.caller = self._auth.caller({**scope, "headers": keys}, call.address)
+            call = scope[CALL]
+            call.caller = self._auth.caller(secret_of(keys, scope["type"] == "websocket"), call.address)
             need(call.caller, Scope.SANDBOXES)
             owner: str = call.caller.owner
             return owner
@@ -157,10 +159,9 @@ class Previews:
                     upstream,
                     found.target,
                     "",
-                    request_id=visit.request_id,
-                    headers=to_service(scope["headers"], found),
+                    visit.request_id,
+                    asked=asked_headers(scope, to_service(scope["headers"], found), keep_credentials=True),
                     extra_headers=_prefix(found),
-                    keep_credentials=True,
                     mend=lambda _status, told: to_browser(
                         told, found, is_public=visit.is_public, from_nowhere=is_from_nowhere
                     ),
@@ -194,12 +195,12 @@ class Previews:
         if isinstance(error, NoKey | RateLimited):
             raise error  # it came with a key: no person
         if 400 <= error.status < 500:
-            call = scope["warren"]
+            call = scope[CALL]
             told = {"code": error.code, "host": _host_of(scope)}
             call.services.refusals.add(REFUSED, request=call.request_id, address=call.address, **told)
         if scope["type"] != "http" or not wants_page(scope["headers"]) or scope["method"] not in ("GET", "HEAD"):
             raise error
-        body = page(error, scope["warren"].request_id)
+        body = page(error, scope[CALL].request_id)
         headers = [*HEADERS, (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": error.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

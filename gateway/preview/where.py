@@ -7,7 +7,7 @@ from typing import Any
 
 from contract.errors import BadField, CallerError, NotFound, shown
 from contract.ids import SANDBOX
-from gateway.headers import BadFraming
+from gateway.errors import BadFraming
 from gateway.passes import FIELD, preview_label
 
 LABEL = re.compile(rf"([0-9]{{1,9}})-({SANDBOX.pattern})")

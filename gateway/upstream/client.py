@@ -1,7 +1,7 @@
 """Requests to one host: the only HTTP client that the gateway has."""
 
 import asyncio
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
@@ -11,7 +11,7 @@ from contract.errors import BadField
 from gateway.errors import HostBroken, HostUnreachable
 from gateway.upstream.connection import Connection
 from gateway.upstream.dial import Connect, Dialler, Tls
-from gateway.upstream.later import Later
+from gateway.upstream.later import AT_ONCE, Later
 from gateway.upstream.parts import Headers, declared_length, header_block, request_head
 from gateway.upstream.pool import Pool
 
@@ -50,47 +50,69 @@ class Answer:
 class Exchange:
     """One request and its answer, as a block. Leaving it early hangs up."""
 
-    __slots__ = ("_begun", "_body", "_connection", "_head", "_length", "_method", "_pool", "_sending", "_waits")
+    __slots__ = (
+        "_asked",
+        "_begun",
+        "_body",
+        "_connection",
+        "_head",
+        "_length",
+        "_method",
+        "_pool",
+        "_sending",
+        "_waits",
+    )
 
-    def __init__(self, pool: Pool, method: str, head: bytes, body: Body, *, length: int | None, waits: bool) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        method: str,
+        head: bytes,
+        body: Body,
+        *,
+        length: int | None,
+        waits: bool,
+        asked: Connection | None,
+    ) -> None:
         self._pool = pool
         self._method = method
         self._head = head
         self._body = body
         self._length = length  # of a body that is an iterable, where it is known
         self._waits = waits  # until the host wants the body
+        self._asked = asked  # a connection on which this was asked already
         self._begun = False  # some of such a body was taken
         self._connection: Connection | None = None
         self._sending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Answer:
-        connection = self._pool.take_nowait()
-        if connection is not None:
+        kept = self._asked or self._pool.take_nowait()
+        connection = kept or await self._pool.dial()
+        while True:
+            self._connection = connection
             try:
-                return await self._ask(connection)
-            except HostUnreachable:
-                # The host may have closed the connection just before we asked.
-                if self._method not in REPEATABLE or self._begun:
+                if connection is not self._asked:
+                    self._begin(connection)
+                while not connection.status:
+                    await connection.news()
+                return Answer(connection)
+            except BaseException as error:
+                await self._leave(connection)
+                # The host may have closed a kept connection just before we asked.
+                may_repeat = self._method in REPEATABLE and not self._begun
+                if connection is not kept or not may_repeat or not isinstance(error, HostUnreachable):
                     raise
-        return await self._ask(await self._pool.dial())
+            connection = await self._pool.dial()
 
-    async def _ask(self, connection: Connection) -> Answer:
+    def _begin(self, connection: Connection) -> None:
         body = self._body
-        self._connection = connection
-        try:
-            if body is None:
-                connection.begin(self._head, self._method)
-            elif isinstance(body, bytes):
-                connection.begin(self._head + body, self._method)
-            else:
-                connection.begin(self._head, self._method)
-                self._sending = asyncio.create_task(self._send(connection, body))
-            while not connection.status:
-                await connection.news()
-        except BaseException:
-            await self._leave(connection)
-            raise
-        return Answer(connection)
+        if body is None:
+            connection.begin(self._head, self._method)
+        elif isinstance(body, bytes):
+            connection.begin(self._head + body, self._method)
+        else:
+            connection.begin(self._head, self._method)
+            self._sending = asyncio.create_task(self._send(connection, body))
 
     async def _send(self, connection: Connection, body: AsyncIterable[bytes]) -> None:
         """Send the body, piece by piece. What goes wrong with it is told to whoever reads the answer."""
@@ -122,16 +144,16 @@ class Exchange:
         elif left:
             raise BadField("content-length", self._length, "is not the length of the body")
 
-    async def __aexit__(
+    def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    ) -> Awaitable[None]:
         connection = self._connection
         if connection is None:
-            return
-        if self._sending is None:
-            self._pool.give_back(connection)
-        else:
-            await self._leave(connection)
+            return AT_ONCE
+        if self._sending is not None:
+            return self._leave(connection)
+        self._pool.give_back(connection)
+        return AT_ONCE
 
     async def _leave(self, connection: Connection) -> None:
         """Keep the connection for the next exchange if all of this one went through, else hang up."""
@@ -172,14 +194,47 @@ class Upstream:
     def later(self) -> Later:
         return self._pool.later
 
+    @property
+    def has_open(self) -> bool:
+        """Whether there is a connection that waits, as far as we know."""
+        return self._pool.has_idle
+
+    def head_of(self, method: str, target: str, lines: bytes) -> bytes:
+        """The head of a request without a body, but for the empty line at its end. `lines` are whole headers."""
+        return request_head(method, target, self._host, (lines,)).removesuffix(b"\r\n")
+
+    def ask_nowait(self, method: str, head: bytes, told: Callable[[], None]) -> Connection | None:
+        """Ask without a body over a connection that is open; None if there is none.
+
+        `told` is called once, when something came or the connection broke. Then either `give_back` it or go on with
+        `stream(…, asked=connection)`.
+        """
+        connection = self._pool.take_nowait()
+        if connection is not None:
+            connection.begin(head, method)
+            connection.told = told
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        """The answer of `ask_nowait` was read."""
+        self._pool.give_back(connection)
+
     def stream(
-        self, method: str, target: str, headers: Headers, body: Body = None, *, waits: bool = False, block: bytes = b""
+        self,
+        method: str,
+        target: str,
+        headers: Headers,
+        body: Body = None,
+        *,
+        waits: bool = False,
+        block: bytes = b"",
+        asked: Connection | None = None,
     ) -> Exchange:
         """A request as a block that gives its answer.
 
         A body that is an iterable is sent in chunks unless `headers` has its content-length. `waits`: the body is not
         begun before the host has said that it wants it, or nothing for a second. `block`: further headers, as
-        `header_block` wrote them.
+        `header_block` wrote them. `asked`: the connection on which this was asked already.
         """
         framing, length = b"", None
         if isinstance(body, bytes):
@@ -190,7 +245,7 @@ class Upstream:
             if waits:
                 framing += b"expect: 100-continue\r\n"
         head = request_head(method, target, self._host, (block, header_block(headers), framing))
-        return Exchange(self._pool, method, head, body, length=length, waits=waits)
+        return Exchange(self._pool, method, head, body, length=length, waits=waits, asked=asked)
 
     async def call(
         self, method: str, target: str, *, ticket: str, value: Any = None, headers: Headers = ()

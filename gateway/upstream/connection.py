@@ -7,6 +7,7 @@ break is read first.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import cast
 
 import httptools
@@ -29,6 +30,7 @@ class Connection(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None  # of the one task that reads
+        self.told: Callable[[], None] | None = None  # in its place: called once, when there is news
         self._room: asyncio.Future[None] | None = None  # done when the host takes bytes again
         self._go: asyncio.Future[None] | None = None  # done when the host says that it wants the body
         self._parser: httptools.HttpResponseParser | None = None
@@ -150,7 +152,7 @@ class Connection(asyncio.Protocol):
         """End the connection; whoever waits for something on it gets `error`."""
         if self._error is None:
             self._error = error
-        _done(self._waiter)
+        self._wake()
         _done(self._room)
         _done(self._go)
         if self._transport is not None:
@@ -158,6 +160,13 @@ class Connection(asyncio.Protocol):
 
     def hang_up(self) -> None:
         self.fail(HostUnreachable(f"we hung up on {self._address}"))
+
+    def _wake(self) -> None:
+        if self.told is None:
+            _done(self._waiter)
+        else:
+            told, self.told = self.told, None
+            told()
 
     # What the event loop says.
 
@@ -178,7 +187,7 @@ class Connection(asyncio.Protocol):
         if self._waiting > HIGH_WATER and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
-        _done(self._waiter)
+        self._wake()
 
     def _parse(self, data: bytes) -> None:
         self._overhead += len(data)
@@ -239,9 +248,6 @@ class Connection(asyncio.Protocol):
         self._overhead = 0
         self._keep_alive = parser.should_keep_alive()
         self._find_length(status)
-        self._answer(status)
-
-    def _answer(self, status: int) -> None:
         self.status = status
         if self._go is not None:
             _done(self._go)
@@ -265,14 +271,13 @@ class Connection(asyncio.Protocol):
             self._parser = None if self._is_head else self._parser  # it would wait for a body
             return
         found = dict(self.headers)
-        coding = found.get(b"transfer-encoding")
-        if coding is not None:
-            if coding.strip().lower() != b"chunked":
-                raise HostBroken(f"{self._address} answered in a transfer coding that we do not speak")
-        elif b"content-length" in found:
-            self._length = int(found[b"content-length"])
-        else:
+        coding, length = found.get(b"transfer-encoding"), found.get(b"content-length")
+        if coding is None and length is not None:
+            self._length = int(length)
+        elif coding is None:
             self._until_close = True
+        elif coding.strip().lower() != b"chunked":
+            raise HostBroken(f"{self._address} answered in a transfer coding that we do not speak")
 
     def on_chunk_header(self) -> None:
         self._overhead = 0

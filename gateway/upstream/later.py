@@ -1,9 +1,20 @@
 """Calls what is still there after a moment. Cheaper than a timer each for many things that are mostly over by then."""
 
 import asyncio
-from typing import Protocol
+from collections.abc import Generator
+from typing import Any, Protocol
 
 MOMENT_S = 0.05
+
+
+class AtOnce:
+    """What need not be waited for, where something must be: cheaper than a coroutine that does nothing."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return iter(())  # type: ignore[return-value]  # nothing is ever sent into it
+
+
+AT_ONCE = AtOnce()
 
 
 class Waiting(Protocol):

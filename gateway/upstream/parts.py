@@ -1,5 +1,6 @@
 """How a request's head is written, and what of an answer's head is allowed."""
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -7,6 +8,7 @@ from contract.errors import BadField
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 200
+MAX_KNOWN_CHARS = 500  # of a target that is remembered
 
 TARGET = re.compile(r"/[!-~]*")
 LENGTH = re.compile(rb"[0-9]{1,18}")
@@ -14,27 +16,35 @@ METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS"}
 METHOD = re.compile(r"[A-Z]{1,20}")
 
 Headers = Sequence[tuple[bytes, bytes]]
+_LINE = b": ".join  # of a name and a value
 
 
 def header_block(headers: Headers) -> bytes:
     """The lines of these headers. Refuses what would be more lines than that."""
-    parts: list[bytes] = []
-    for name, value in headers:
-        parts += (name, b": ", value, b"\r\n")
-    block = b"".join(parts)
-    lines = len(headers)
-    if block.count(b"\n") != lines or block.count(b"\r") != lines or b"\0" in block:
+    if not headers:
+        return b""
+    block = b"\r\n".join(map(_LINE, headers))
+    breaks = len(headers) - 1
+    if block.count(b"\n") != breaks or block.count(b"\r") != breaks or b"\0" in block:
         raise BadField("headers", "", "a header has a line break or a zero in it")
-    return block
+    return block + b"\r\n"
 
 
 def request_head(method: str, target: str, host: bytes, lines: Sequence[bytes]) -> bytes:
     """The bytes of a request's head. `lines` are whole ones: blocks of headers, and how long the body is."""
+    line = _known_line if len(target) <= MAX_KNOWN_CHARS else _line
+    return b"".join((line(method, target), host, b"\r\n", *lines, b"\r\n"))
+
+
+def _line(method: str, target: str) -> bytes:
     if not TARGET.fullmatch(target):
         raise BadField("path", target, "has characters that must be percent-encoded")
     if method not in METHODS and not METHOD.fullmatch(method):
         raise BadField("method", method, "must be an HTTP method in capital letters")
-    return b"".join((f"{method} {target} HTTP/1.1\r\nhost: ".encode(), host, b"\r\n", *lines, b"\r\n"))
+    return f"{method} {target} HTTP/1.1\r\nhost: ".encode()
+
+
+_known_line = functools.lru_cache(1024)(_line)
 
 
 def declared_length(headers: Headers) -> int | None:

@@ -33,6 +33,10 @@ class Pool:
             self._later = Later(asyncio.get_running_loop())
         return self._later
 
+    @property
+    def has_idle(self) -> bool:
+        return bool(self._idle)
+
     def take_nowait(self) -> Connection | None:
         """A connection that is open and waits, if there is one."""
         while self._idle:

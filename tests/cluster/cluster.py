@@ -30,7 +30,8 @@ OWNER = "alice"
 LIMIT_S = 60.0
 START_LIMIT_S = 300.0  # five hosts boot and freeze their first machines on few processors
 BASE_UID = 300_000
-SLOTS = 16
+SLOTS = 28
+MEMORY_MB = 8192  # for more machines than there are slots: these are the room
 
 
 def until(is_so: Callable[[], T], *, limit_s: float = LIMIT_S) -> T:
@@ -60,12 +61,12 @@ class Cluster:
     # What a client does.
 
     @contextlib.contextmanager
-    def line(self, gateway: str) -> Iterator[http.client.HTTPSConnection]:
+    def line(self, gateway: str, limit_s: float = LIMIT_S) -> Iterator[http.client.HTTPSConnection]:
         """A connection to one gateway, for many requests."""
-        connection = http.client.HTTPSConnection("gateway", GATEWAY_PORT, timeout=LIMIT_S)
+        connection = http.client.HTTPSConnection("gateway", GATEWAY_PORT)
         with contextlib.closing(connection):
             plain = self.net.connect(ME, (self.net.addresses[gateway], GATEWAY_PORT), 5.0)
-            plain.settimeout(LIMIT_S)
+            plain.settimeout(limit_s)
             connection.sock = self._trusting().wrap_socket(plain, server_hostname=self.net.addresses[gateway])
             yield connection
 
@@ -82,8 +83,9 @@ class Cluster:
         with self.line(gateway) as line:
             return self.ask(line, method, path, body)
 
-    def create(self, gateway: str, **fields: Any) -> dict[str, Any]:
-        reply = self.call(gateway, "POST", "/v1/sandboxes", {"image": "minimal", **fields})
+    def create(self, gateway: str, limit_s: float = LIMIT_S, **fields: Any) -> dict[str, Any]:
+        with self.line(gateway, limit_s) as line:
+            reply = self.ask(line, "POST", "/v1/sandboxes", {"image": "minimal", **fields})
         assert reply.status == 201, reply
         made: dict[str, Any] = reply.json
         return made
@@ -137,7 +139,7 @@ class Cluster:
             "POOLD_POOL": "minimal=1-2",
             "POOLD_DEFAULT_IMAGE": "minimal",
             "POOLD_SLOTS": str(SLOTS),
-            "POOLD_MEMORY_MB": "4096",
+            "POOLD_MEMORY_MB": str(MEMORY_MB),
             "POOLD_BASE_UID": str(BASE_UID + HOSTS.index(name) * SLOTS),
             "POOLD_CGROUP": f"warren-cluster-{os.getpid()}-{name}",
             "POOLD_REGISTRY": str(self.folder / "registry"),

@@ -14,7 +14,10 @@ from tests.cluster.cluster import GATEWAYS, HOSTS, SLOTS, Cluster, together, unt
 EACH = 4  # sandboxes a host, on average
 AT_ONCE = 2  # gateways know nothing of what others do until the next heartbeat
 WITHIN_S = 3.0
-TOLERANCE = 0.15  # of the room of a host
+TOLERANCE = 0.15  # of the room of a host: four sandboxes, and chance puts five too many somewhere in a run of 50 000
+# Of five hosts, the emptiest is passed over by a new id with a chance of 16/25, for it has two draws. All but one of so
+# many pass it over in one run of a million.
+TRIES = 40
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +85,11 @@ def test_a_host_that_joins_loses_no_id_and_gets_its_share(cluster: Cluster, boxe
     cluster.start_host("h5")
     until(lambda: all(_is_alive(cluster, gateway, "h5") for gateway in GATEWAYS), limit_s=120)
     assert_all_reachable(cluster, boxes)
-    names = [GATEWAYS[number % len(GATEWAYS)] for number in range(10)]
-    made = [box["id"] for box in together(cluster.create, names, threads=3)]
+    made: list[str] = []
     try:
-        counted = Counter(cluster.host_of(box) for box in made)
-        assert counted["h5"] >= 2, counted  # it is empty, so it gets more than the others
+        while Counter(map(cluster.host_of, made))["h5"] < 2:
+            assert len(made) < TRIES, Counter(map(cluster.host_of, made))
+            made.append(cluster.create(GATEWAYS[len(made) % len(GATEWAYS)])["id"])
         assert_all_reachable(cluster, made)
     finally:
         together(lambda box: cluster.call("g1", "DELETE", f"/v1/sandboxes/{box}"), made)

@@ -104,6 +104,13 @@ def test_anothers_sandbox_does_not_exist(pair: Cluster, red: str, blue: str) -> 
         assert (method, rest, reply.status, reply.code) == (method, rest, 404, "not_found")
     assert ask(pair.gateways[0].port, "GET", path, key=red).json["state"] == "running"
 
+    def written() -> bool:
+        pages = [operate(host, "GET", "/admin/audit?action=ticket.refused") for host in pair.hosts.values()]
+        rows = [row for page in pages for row in page["rows"]]
+        return any(row["sandbox"] == path.rpartition("/")[2] and "another owner" in str(row) for row in rows)
+
+    wait_for(written, "the row")
+
 
 def test_only_an_admin_sees_everybodys(pair: Cluster, red: str, blue: str, admin: str) -> None:
     path = create(pair, red).headers["location"]

@@ -33,46 +33,91 @@ def raw(port: int, data: bytes) -> bytes:
 
 
 SMUGGLED = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+TWO_WAYS = {
+    "both lengths": b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "both lengths, the other way round": b"Transfer-Encoding: chunked\r\nContent-Length: 6\r\n\r\n0\r\n\r\n",
+    "two lengths": b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n{}   ",
+    "one length twice": b"Content-Length: 5\r\nContent-Length: 5\r\n\r\n{}   ",
+    "a list of lengths": b"Content-Length: 5, 6\r\n\r\n{}   ",
+    "less than nothing": b"Content-Length: -1\r\n\r\n{}   ",
+    "a length with a sign": b"Content-Length: +5\r\n\r\n{}   ",
+    "a coding that is not chunked": b"Transfer-Encoding: gzip, identity\r\n\r\n{}   ",
+    "chunks inside another coding": b"Transfer-Encoding: chunked, gzip\r\n\r\n{}   ",
+    "a coding that looks like chunked": b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "a space before the colon": b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    "a folded header": b"X: a\r\n Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a zero in a header": b"X: a\0b\r\n\r\n",
+    "a bare carriage return": b"X: a\rTransfer-Encoding: chunked\r\n\r\n",
+    "two hosts": b"Host: y\r\n\r\n",
+}
+BAD_CHUNKS = {
+    "no number": b"zz\r\n{}\r\n0\r\n\r\n",
+    "more than the chunk has": b"2\r\n{}}\r\n0\r\n\r\n",
+    "a number beyond all bounds": b"fffffffffffffffff\r\n{}\r\n0\r\n\r\n",
+    "less than nothing": b"-2\r\n{}\r\n0\r\n\r\n",
+}
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"Content-Length: 5\r\nContent-Length: 6\r\n",
-        b"Content-Length: 5, 6\r\n",
-        b"Content-Length: -1\r\n",
-        b"Transfer-Encoding: gzip, identity\r\n",
-        b"Transfer-Encoding: chunked, gzip\r\n",
-        b"Host: y\r\n",
-        b"X: " + b"a" * (1 << 20) + b"\r\n",
-    ],
-)
-def test_a_request_that_can_be_read_in_two_ways_is_refused(pair: Cluster, red: str, head: bytes) -> None:
-    begin = b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: " + red.encode() + b"\r\n"
-    told = raw(pair.gateways[0].port, begin + head + b"\r\n{}   ")
-    assert told.startswith(b"HTTP/1.1 4"), told[:200]
-    assert b"HTTP/1.1 2" not in told
+def written(cluster: Cluster, action: str) -> int:
+    """How often the hosts' audits have it."""
+    pages = [operate(host, "GET", f"/admin/audit?action={action}&limit=1000") for host in cluster.hosts.values()]
+    return sum(row["detail"]["count"] for page in pages for row in page["rows"])
+
+
+@contextlib.contextmanager
+def in_the_audit(cluster: Cluster, action: str) -> Iterator[None]:
+    """What happens in the block is an audit row on some host, soon after it."""
+    before = written(cluster, action)
+    yield
+    wait_for(lambda: written(cluster, action) > before, f"the row of {action}")
+
+
+def post(key: str) -> bytes:
+    return b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: " + key.encode() + b"\r\n"
+
+
+@pytest.mark.parametrize("rest", TWO_WAYS.values(), ids=TWO_WAYS)
+def test_a_request_that_can_be_read_in_two_ways_is_refused_and_written_down(
+    pair: Cluster, red: str, rest: bytes
+) -> None:
+    with in_the_audit(pair, "gateway.bad_framing"):
+        told = raw(pair.gateways[0].port, post(red) + rest + SMUGGLED)
+    assert told.startswith(b"HTTP/1.1 400"), told[:200]
+    assert b"bad_framing" in told
+    assert b'"ok":true' not in told  # what stood behind it was not taken for a request
     assert ask(pair.gateways[0].port, "GET", "/v1/sandboxes", key=red).json["sandboxes"] == []
 
 
-def test_nothing_is_smuggled_behind_two_lengths(pair: Cluster, red: str) -> None:
-    """Whatever the server makes of both length headers, what follows is not taken for a request."""
-    begin = b"POST /v1/sandboxes/sb-aaaaaaaaaaaaaaaa/exec HTTP/1.1\r\nHost: x\r\nX-API-Key: " + red.encode() + b"\r\n"
-    lengths = b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n" % (5 + len(SMUGGLED))
-    told = raw(pair.gateways[0].port, begin + lengths + b"0\r\n\r\n" + SMUGGLED)
+@pytest.mark.parametrize("body", BAD_CHUNKS.values(), ids=BAD_CHUNKS)
+def test_chunks_that_are_none_are_refused_and_written_down(pair: Cluster, red: str, body: bytes) -> None:
+    with in_the_audit(pair, "gateway.bad_framing"):
+        told = raw(pair.gateways[0].port, post(red) + b"Transfer-Encoding: chunked\r\n\r\n" + body + SMUGGLED)
     assert told.startswith(b"HTTP/1.1 4"), told[:200]
     assert b'"ok":true' not in told
+    assert ask(pair.gateways[0].port, "GET", "/v1/sandboxes", key=red).json["sandboxes"] == []
 
 
-def test_two_hosts_in_a_request_are_an_audit_row(pair: Cluster, red: str) -> None:
-    told = raw(pair.gateways[0].port, b"GET /v1/sandboxes HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n")
-    assert told.startswith(b"HTTP/1.1 400")
+def test_a_head_of_a_megabyte_is_refused_and_written_down(pair: Cluster, red: str) -> None:
+    with in_the_audit(pair, "gateway.head_too_large"):
+        told = raw(pair.gateways[0].port, post(red) + b"X: " + b"a" * (1 << 20) + b"\r\n\r\n")
+    assert told.startswith(b"HTTP/1.1 431"), told[:200]
+    assert b"head_too_large" in told
 
-    def is_written() -> bool:
-        pages = [operate(host, "GET", "/admin/audit?action=gateway.bad_framing") for host in pair.hosts.values()]
-        return any(page["rows"] for page in pages)
 
-    wait_for(is_written, "the row")
+def test_a_head_that_comes_too_slowly_is_refused_and_written_down(pair: Cluster) -> None:
+    told = b""
+    with (
+        in_the_audit(pair, "gateway.slow_head"),
+        socket.create_connection(("127.0.0.1", pair.gateways[0].port), 5) as connection,
+    ):
+        connection.settimeout(0.5)
+        for letter in (b"GET / HTTP/1.1\r\nX-Slow: " + b"a" * 100)[:60]:
+            connection.sendall(bytes([letter]))
+            with contextlib.suppress(TimeoutError):
+                told = connection.recv(65536)
+                break
+    assert told.startswith(b"HTTP/1.1 408"), told[:200]
+    assert b"slow_head" in told
 
 
 def test_wrong_keys_are_throttled_by_address_and_a_good_one_is_not(pair: Cluster, red: str) -> None:

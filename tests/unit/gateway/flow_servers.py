@@ -1,4 +1,4 @@
-"""A real Granian in this process, for the tests of what goes through it."""
+"""The gateway's server in this process, for the tests of what goes through it."""
 
 import asyncio
 import contextlib
@@ -6,8 +6,8 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from granian.constants import Interfaces
-from granian.server.embed import Server
+from contract.errors import WarrenError
+from gateway.server import Server
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -18,32 +18,47 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
+class Served:
+    """A server in front of an application, and what it was told of."""
+
+    def __init__(self, port: int, server: Server, refusals: list[tuple[str, WarrenError]]) -> None:
+        self.port = port
+        self.server = server
+        self._refusals = refusals
+
+    @property
+    def codes(self) -> list[str]:
+        return [error.code for _, error in self._refusals]
+
+
+@contextlib.asynccontextmanager
+async def serving(app: App) -> AsyncIterator[Served]:
+    """Serve `app` on a port of loopback during the block."""
+    refusals: list[tuple[str, WarrenError]] = []
+    server = Server(app, refusing(refusals))
+    port = await server.listen("127.0.0.1", 0)
+    try:
+        async with asyncio.timeout(20):
+            yield Served(port, server, refusals)
+    finally:
+        await server.close(1.0)
+
+
 @contextlib.asynccontextmanager
 async def served(app: App) -> AsyncIterator[int]:
-    """Serve `app` on a port of loopback during the block."""
-    port = free_port()
-    server = Server(
-        app, address="127.0.0.1", port=port, interface=Interfaces.ASGINL, backpressure=1000, log_enabled=False
-    )
-    task = asyncio.create_task(server.serve())
-    try:
-        async with asyncio.timeout(10):
-            await until_open(port)
-            yield port
-    finally:
-        server.stop()  # type: ignore[no-untyped-call]
-        await asyncio.wait([task], timeout=5)
+    """As `serving`, for who needs the port alone."""
+    async with serving(app) as found:
+        yield found.port
 
 
-async def until_open(port: int) -> None:
-    while True:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            await asyncio.sleep(0.01)
-        else:
-            writer.close()
-            return
+def refusing(refusals: list[tuple[str, WarrenError]]) -> Callable[[str, WarrenError], tuple[list[Any], bytes]]:
+    """What a server is given to be told of what it refuses: it is remembered, and its code is the reply."""
+
+    def refused(address: str, error: WarrenError) -> tuple[list[Any], bytes]:
+        refusals.append((address, error))
+        return [(b"content-length", b"%d" % len(error.code))], error.code.encode()
+
+    return refused
 
 
 async def raw(port: int, *pieces: bytes) -> bytes:

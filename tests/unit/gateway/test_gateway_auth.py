@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from contract.keys import Forbidden, Key, NoKey, Scope, key_id
-from gateway.auth import Auth, Throttled, TooFast, WrongKey, need, secret_of
+from gateway.auth import Auth, Caller, Throttled, TooFast, WrongKey, need, secret_of
 from gateway.rates import WRONG_KEYS
 
 DIGITS = "0123456789abcdef" * 2 + "01234567"
@@ -30,6 +30,10 @@ def auth_with(*keys: Key) -> Auth:
     return auth
 
 
+def asking(auth: Auth, request: dict[str, Any]) -> Caller:
+    return auth.caller(secret_of(request["headers"], request["type"] == "websocket"), "192.0.2.1")
+
+
 @pytest.mark.parametrize(
     "request_scope",
     [
@@ -41,12 +45,12 @@ def auth_with(*keys: Key) -> Auth:
     ],
 )
 def test_a_key_is_found_wherever_clients_may_put_it(request_scope: dict[str, Any]) -> None:
-    assert auth_with(KEY).caller(request_scope, "192.0.2.1").owner == "red"
+    assert asking(auth_with(KEY), request_scope).owner == "red"
 
 
 def test_a_key_in_a_subprotocol_is_for_websockets_only() -> None:
     with pytest.raises(NoKey):
-        auth_with(KEY).caller(scope(("sec-websocket-protocol", f"warren-key.{SECRET}")), "192.0.2.1")
+        asking(auth_with(KEY), scope(("sec-websocket-protocol", f"warren-key.{SECRET}")))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,7 @@ def test_a_key_in_a_subprotocol_is_for_websockets_only() -> None:
 )
 def test_a_key_that_is_not_good_is_refused(key: Key, action: str) -> None:
     with pytest.raises(WrongKey) as caught:
-        auth_with(key).caller(bearer(SECRET), "192.0.2.1")
+        asking(auth_with(key), bearer(SECRET))
     assert caught.value.status == 401
     assert caught.value.action == action
 
@@ -67,14 +71,14 @@ def test_a_key_that_is_not_good_is_refused(key: Key, action: str) -> None:
 @pytest.mark.parametrize("text", ["", "wrn_", "wrn_x", SECRET + "0", SECRET.upper(), "e2b_" + "é" * 40, "x" * 10_000])
 def test_what_is_no_key_is_refused_and_not_told_again(text: str) -> None:
     with pytest.raises(WrongKey) as caught:
-        auth_with(KEY).caller({"type": "http", "headers": [(b"x-api-key", text.encode())]}, "192.0.2.1")
+        asking(auth_with(KEY), {"type": "http", "headers": [(b"x-api-key", text.encode())]})
     assert len(text) < 5 or text not in str(caught.value.body())
     assert caught.value.known == {}
 
 
 def test_a_refusal_has_at_most_eight_digits_of_a_hash() -> None:
     with pytest.raises(WrongKey) as caught:
-        auth_with(KEY).caller(bearer(WRONG), "192.0.2.1")
+        asking(auth_with(KEY), bearer(WRONG))
     assert caught.value.known == {"key": key_id(WRONG)[:8]}
 
 
@@ -82,26 +86,26 @@ def test_a_good_key_works_where_wrong_ones_are_throttled() -> None:
     auth = auth_with(KEY)
     for _ in range(WRONG_KEYS):
         with pytest.raises(WrongKey):
-            auth.caller(bearer(WRONG), "192.0.2.1")
+            asking(auth, bearer(WRONG))
     with pytest.raises(Throttled) as caught:
-        auth.caller(bearer(WRONG), "192.0.2.1")
+        asking(auth, bearer(WRONG))
     assert caught.value.status == 429
     assert caught.value.retry_after_s > 0
-    assert auth.caller(bearer(SECRET), "192.0.2.1").owner == "red"
+    assert asking(auth, bearer(SECRET)).owner == "red"
 
 
 def test_a_key_has_its_rate_and_is_told_of_it() -> None:
     auth = auth_with(KEY)
-    told = [dict(auth.caller(bearer(SECRET), "192.0.2.1").headers)[b"ratelimit-remaining"] for _ in range(10)]
+    told = [dict(asking(auth, bearer(SECRET)).headers)[b"ratelimit-remaining"] for _ in range(10)]
     assert told == [b"%d" % left for left in reversed(range(10))]
     with pytest.raises(TooFast) as caught:
-        auth.caller(bearer(SECRET), "192.0.2.1")
+        asking(auth, bearer(SECRET))
     assert dict(caught.value.headers)[b"ratelimit-remaining"] == b"0"
     assert caught.value.retry_after_s == 1
 
 
 def test_a_scope_that_the_key_has_not_is_forbidden() -> None:
-    caller = auth_with(KEY).caller(bearer(SECRET), "192.0.2.1")
+    caller = asking(auth_with(KEY), bearer(SECRET))
     need(caller, Scope.SANDBOXES)
     with pytest.raises(Forbidden):
         need(caller, Scope.ADMIN)

@@ -1,4 +1,4 @@
-"""WebSockets through a real Granian to a host and back: what is said, how it ends, and who waits for whom."""
+"""WebSockets through our server to a host and back: what is said, how it ends, and who waits for whom."""
 
 import asyncio
 import contextlib

@@ -10,12 +10,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from flow_hosts import Peer, always, scripted_host
+from flow_hosts import OK, Peer, always, scripted_host
 
 from gateway.errors import HostUnreachable
 from gateway.upstream import Upstream
 
-OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 NOW = datetime.datetime.now(datetime.UTC)
 
 
