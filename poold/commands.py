@@ -15,6 +15,8 @@ from poold.link import Answer, Guest
 from poold.link.frames import Kind, read_frames
 
 FRAMES = "application/vnd.warren.frames"
+MAX_NUMBER = 1 << 53
+MAX_EXIT_CODE = 255
 
 
 class DeadlinePassed(CallerError):
@@ -110,7 +112,7 @@ def _ended(facts: dict[str, Any]) -> Ended:
     duration_ms = _number(facts, "duration_ms")
     if isinstance(facts.get("signal"), str):
         return Ended(None, facts["signal"][:32], duration_ms)
-    return Ended(_number(facts, "exit_code"), None, duration_ms)
+    return Ended(_number(facts, "exit_code", most=MAX_EXIT_CODE), None, duration_ms)
 
 
 def _facts(payload: bytes) -> dict[str, Any]:
@@ -123,8 +125,8 @@ def _facts(payload: bytes) -> dict[str, Any]:
     return facts
 
 
-def _number(facts: dict[str, Any], name: str) -> int:
+def _number(facts: dict[str, Any], name: str, *, most: int = MAX_NUMBER) -> int:
     value = facts.get(name)
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise GuestError(f"a frame of the guest has no number {name!r}")
     return value

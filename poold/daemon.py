@@ -24,7 +24,7 @@ from poold.config import Config
 from poold.engines import Engine
 from poold.engines.qemu import QemuEngine
 from poold.engines.qemu.accel import find_accel
-from poold.errors import ConfigError, NetError
+from poold.errors import ConfigError, HostFault, NetError
 from poold.images import HostImages, Images
 from poold.ledger import Ledger, retention, sandboxes
 from poold.lifetimes import finish
@@ -167,10 +167,15 @@ async def _ground(
 
 def _sweep_groups(cgroups: Cgroups, running: Collection[str]) -> list[str]:
     """Remove the groups of machines that run no more: a daemon may be killed after the one end and before the other."""
-    left = sorted(cgroups.found() - set(running))
-    for machine_id in left:
-        cgroups.end(machine_id)
-    return [f"cgroup {machine_id}" for machine_id in left]
+    removed = []
+    for machine_id in sorted(cgroups.found() - set(running)):
+        try:
+            cgroups.end(machine_id)
+        except HostFault as error:  # of a process that cannot be ended: it must not cost the others
+            log.error("a cgroup cannot be removed", extra={"machine": machine_id, "why": str(error)})
+        else:
+            removed.append(f"cgroup {machine_id}")
+    return removed
 
 
 @contextlib.asynccontextmanager

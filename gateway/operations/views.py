@@ -67,7 +67,14 @@ OUTPUT = closed(
     }
 )
 
-EVENT = closed({"id": COUNT, "stream": TEXT, "seq": COUNT, "at_ms": AT_MS, "kind": TEXT, "data": ANYTHING})
+TOLD_BY: Schema = {
+    "type": "string",
+    "enum": ["host", "guest"],
+    "description": "only what the host tells is to be believed",
+}
+EVENT = closed(
+    {"id": COUNT, "stream": TEXT, "seq": COUNT, "at_ms": AT_MS, "by": TOLD_BY, "kind": TEXT, "data": ANYTHING}
+)
 
 # A guest tells these two. It may be older or newer than we are, so more may be in them.
 GUEST_HEALTH: Schema = {

@@ -88,8 +88,8 @@ async def _pages(ledger: Ledger, stream: str, after: int) -> AsyncIterator[list[
 
 
 def _is_last(event: events.Event) -> bool:
-    """It is the end of the sandbox, told by us: a guest may call its own events what it likes."""
-    return event.kind in LAST and event.guest_seq is None
+    """It is the end of the sandbox, told by us."""
+    return event.kind in LAST and event.by == "host"
 
 
 async def _everything(batches: AsyncIterator[list[events.Event]]) -> AsyncIterator[bytes]:

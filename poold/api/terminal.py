@@ -121,6 +121,8 @@ async def _input(guest: Guest, pid: int, pieces: "asyncio.Queue[bytes]") -> None
     with contextlib.suppress(WarrenError):
         async with guest.exchange("POST", f"/processes/{pid}/stdin", body=body(), limit_s=None) as answer:
             await answer.read(1 << 16)
+    while True:  # nobody takes it any more, but a client that waits for room could not be heard leaving
+        await pieces.get()
 
 
 def _resize(text: str) -> dict[str, int]:

@@ -126,7 +126,7 @@ class Cgroups:
 
 def _check(machine_id: str) -> None:
     if not MACHINE.fullmatch(machine_id):
-        raise ValueError(f"{machine_id[:80]!r} is not a machine's id")
+        raise HostFault("naming a group after", repr(machine_id[:80]), hint="this is not a machine's id")
 
 
 def _make_homes(layout: Layout) -> None:

@@ -55,8 +55,10 @@ def data_ranges(fd: int, size: int) -> list[tuple[int, int]]:
     while offset < size:
         try:
             start = os.lseek(fd, offset, os.SEEK_DATA)
-        except OSError:  # ENXIO: only a hole is left
-            break
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break  # only a hole is left
         offset = os.lseek(fd, start, os.SEEK_HOLE)
         ranges.append((start, offset))
     return ranges

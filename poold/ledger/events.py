@@ -25,6 +25,11 @@ class Event:
     data: dict[str, Any]
     guest_seq: int | None = None
 
+    @property
+    def by(self) -> str:
+        """Who told it. A guest calls its events what it likes, so only what we told is to be believed."""
+        return "guest" if self.guest_seq is not None or self.kind == "gap" else "host"
+
     def view(self) -> dict[str, Any]:
         """The reply's JSON. The guest's own number is nobody else's business."""
         return {
@@ -32,6 +37,7 @@ class Event:
             "stream": self.stream,
             "seq": self.seq,
             "at_ms": self.at_ms,
+            "by": self.by,
             "kind": self.kind,
             "data": self.data,
         }

@@ -12,11 +12,12 @@ from poold.errors import GuestError
 MAX_EVENT_BYTES = 256 << 10  # a command line may have 128 KiB
 MAX_NUMBER = 1 << 53
 KIND = re.compile(r"[a-z_]{1,32}")
+GAP = "gap"  # the one kind without a number: some events before it are lost
 
 
 @dataclass(frozen=True)
 class GuestEvent:
-    """One event. A `gap` has no number: it says that some before it are lost."""
+    """One event. Only a `gap` has no number."""
 
     number: int | None
     kind: str
@@ -48,7 +49,10 @@ def _event(block: bytes) -> GuestEvent | None:
             fields[name] = value
     if not fields:
         return None
-    return GuestEvent(_number(fields.get("id")), _kind(fields.get("event", "")), _data(fields.get("data", "{}")))
+    number, kind = _number(fields.get("id")), _kind(fields.get("event", ""))
+    if (number is None) != (kind == GAP):
+        raise GuestError(f"an event of the guest of the kind {kind!r} has {'no' if number is None else 'a'} number")
+    return GuestEvent(number, kind, _data(fields.get("data", "{}")))
 
 
 def _number(text: str | None) -> int | None:

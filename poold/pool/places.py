@@ -37,6 +37,7 @@ class Place:
     machine_id: str
     machine: Machine | None = None
     guest: Guest | None = None
+    is_taken: bool = True  # until it is given back
 
     def hang_up(self, error: WarrenError | None = None) -> None:
         """Forget the machine. Whoever waits for its guest gets `error`."""
@@ -71,6 +72,13 @@ class Places:
         return Place(shape, slot, machine_id)
 
     async def give_back(self, place: Place) -> None:
-        """The place may be taken again. Its machine is gone."""
-        await self._slots.give_back(place.slot)
+        """The place may be taken again: its machine is gone. Succeeds if it is free; a failure can be repeated."""
+        if not place.is_taken:
+            return
+        place.is_taken = False  # now: who comes while we wait must not give back what is somebody else's by then
+        try:
+            await self._slots.give_back(place.slot)
+        except BaseException:
+            place.is_taken = True
+            raise
         self.memory_left_mb += place.shape.memory_mb + OVERHEAD_MB

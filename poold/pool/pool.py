@@ -18,6 +18,7 @@ from poold.errors import GuestError, GuestRefused, HostFault, MachineDied
 from poold.images import Images
 from poold.lifetimes import both, finish
 from poold.link import Guest
+from poold.pool.ends import End, Ends
 from poold.pool.keeper import Keeper
 from poold.pool.places import Place, Places
 
@@ -66,15 +67,20 @@ class Pool:
         self._gate = gate
         self._observe = observe
         self._building: dict[Shape, asyncio.Lock] = {}
-        self.keeper = Keeper(rooms=lambda: places.free, make=self._new_warm, release=self.release)
+        self._ends = Ends(places)
+        self.keeper = Keeper(rooms=lambda: places.free, make=self._new_warm, release=self._let_go)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Pool"]:
         """Keep the pool filled during the block."""
         for name, size in self._sizes.items():
             self.keeper.resize(self._images.find(name).defaults, size)
-        async with self.keeper.running():
-            yield self
+        async with asyncio.TaskGroup() as tasks, self.keeper.running():
+            trying = tasks.create_task(self._ends.keep_trying())
+            try:
+                yield self
+            finally:
+                trying.cancel()
 
     async def take(self, shape: Shape) -> Place:
         """A place for a machine of `shape`: a warm one, or room to restore one. Raises `CapacityError`."""
@@ -85,6 +91,7 @@ class Pool:
     async def take_room(self, shape: Shape, machine_id: str) -> Place:
         """A place for the machine `machine_id`, which is on disk. Raises `CapacityError`."""
         self._gate()
+        await finish(self._ends.settle(machine_id))  # of when it was put on disk
         return await self._take(shape, lambda: self.places.take(shape, machine_id))
 
     async def _take(self, shape: Shape, attempt: Callable[[], Place]) -> Place:
@@ -130,25 +137,31 @@ class Pool:
         return place.guest
 
     async def release(self, place: Place, error: WarrenError | None = None) -> None:
-        """Everything of the place is given back. Succeeds if it is already; what fails may be tried again."""
-        await finish(self._release(place, self.engine.destroy, error))
+        """Everything of the place is given back. Succeeds if it is already. What fails is tried again by itself."""
+        await finish(self._end(place, self.engine.destroy, error))
 
     async def put_away(self, place: Place, error: WarrenError | None = None) -> None:
         """The place is given back, and its machine stays on disk. Whoever waits for its guest gets `error`."""
-        await finish(self._release(place, self.engine.halt, error))
+        await finish(self._end(place, self.engine.halt, error))
 
-    async def _release(self, place: Place, end: Callable[[str], Any], error: WarrenError | None = None) -> None:
-        if place.machine_id == "":
-            return
-        machine_id, place.machine_id = place.machine_id, ""
-        place.hang_up(error)
-        try:
-            await end(machine_id)
-        except BaseException:
-            place.machine_id = machine_id  # something may still be in its slot, so that is not free
-            raise
-        await self.places.give_back(place)
+    async def remove(self, machine_id: str) -> None:
+        """Nothing is left of a machine that nobody has the place of: it is on disk, or could not be ended before."""
+        await finish(self._ends.end(machine_id, self.engine.destroy))
         self.keeper.look()
+
+    async def _end(self, place: Place, end: End, error: WarrenError | None) -> None:
+        if not place.is_taken:
+            return
+        place.hang_up(error)
+        await self._ends.end(place.machine_id, end, place)
+        self.keeper.look()
+
+    async def _let_go(self, place: Place) -> None:
+        """Release a machine that nobody has claimed. One that cannot be ended now is in nobody's way."""
+        try:
+            await self.release(place)
+        except WarrenError as error:
+            log.error("a machine cannot be ended", extra={"machine": place.machine_id, "why": str(error)})
 
     async def _restore(self, place: Place) -> None:
         """Put a machine into the place, paused. The first of its shape on this host is booted and frozen."""
@@ -206,7 +219,7 @@ class Pool:
             await self._restore(place)
             await self._rehearse(place)
         except BaseException:
-            await self.release(place)
+            await self._let_go(place)
             raise
         return place
 

@@ -11,11 +11,11 @@ from contract.errors import WarrenError, WrongState
 from contract.models import Caller, Sandbox
 from contract.states import Event
 from poold.engines import Engine
-from poold.errors import EngineError, GuestError, MachineDied
+from poold.errors import GuestError, MachineDied
 from poold.ledger import Ledger, sandboxes
 from poold.link import Guest
 from poold.reconcile.plan import NO_SLOT, Adopt, Plan
-from poold.sandboxes import Live, Means, Sandboxes
+from poold.sandboxes import Live, Means, Sandboxes, operations
 from poold.slots import Slot
 
 log = logging.getLogger("poold.reconcile")
@@ -63,7 +63,7 @@ async def _ended(end: Awaitable[None], machine_id: str) -> bool:
     """Whether a machine could be ended. One that cannot (a process that the kernel holds) must not cost the others."""
     try:
         await end
-    except EngineError as error:
+    except WarrenError as error:
         log.error("a machine of a former daemon cannot be ended", extra={"machine": machine_id, "why": str(error)})
         return False
     return True
@@ -93,11 +93,11 @@ async def _take_over(action: Adopt, means: Means, host: Sandboxes, slot: Slot | 
     try:
         guest = await means.pool.adopt(place)
         await _tell(means, action.sandbox, guest)
-        await means.pool.engine.discard(place.machine_id)
     except WarrenError as error:
-        await means.pool.release(place)
+        await _ended(means.pool.release(place), place.machine_id)
         await _give_up(means, action, f"its machine could not be taken over: {error.message}", recovery)
     else:
+        await operations.discard(means, place.machine_id)  # it may have been brought back from there just now
         host.adopt(Live(action.sandbox, place, guest, means.sources.now_ms()))
         recovery.adopted.append(action.sandbox.id)
 
@@ -123,5 +123,5 @@ async def _give_up(means: Means, action: Adopt, reason: str, recovery: Recovery)
     log.warning("a sandbox was lost", extra={"sandbox": action.sandbox.id, "why": reason})
     with contextlib.suppress(WrongState):
         await means.move(action.sandbox.id, Event.FAIL, BY_ITSELF, reason=reason)
-    await means.pool.engine.destroy(action.machine_id)
+    await _ended(means.pool.remove(action.machine_id), action.machine_id)
     recovery.lost.append(action.sandbox.id)

@@ -91,13 +91,22 @@ async def pause(means: Means, live: Live, caller: Caller, why: str) -> Sandbox:
     async def put_away() -> None:
         await means.pool.put_away(place, SandboxPaused(f"sandbox {sandbox.id} was paused: {why}"))
 
+    give_up = _giving_up(means, sandbox, place, caller, "pausing")
+
+    async def thaw(_error: BaseException) -> None:
+        try:
+            await engine.resume(machine)
+        except EngineError as error:
+            if not machine.ended.done():  # else its end is told as what it is
+                await give_up(error)  # nobody could use it as it is
+            raise
+
     steps = [
-        Step("freeze", lambda: engine.pause(machine), lambda _: engine.resume(machine)),
+        Step("freeze", lambda: engine.pause(machine), thaw),
         Step("save", save, lambda _: engine.discard(machine.id)),
         Step("write", write),
     ]
     await run_steps("pause", sandbox.id, steps)
-    give_up = _giving_up(means, sandbox, place, caller, "pausing")
     await run_steps("pause", sandbox.id, [Step("halt", put_away, give_up)])
     return done[0]
 
@@ -150,7 +159,7 @@ async def _reopen(means: Means, sandbox: Sandbox, place: Place, caller: Caller) 
         guests.append(await means.pool.reopen(place, lambda: means.identity(sandbox.id, sandbox.generation)))
 
     # From here on its process is the truth, and what was saved may go while it wakes.
-    discarding = asyncio.ensure_future(_discard(means, place.machine_id))
+    discarding = asyncio.ensure_future(discard(means, place.machine_id))
     try:
         await run_steps(
             "resume", sandbox.id, [Step("tell", tell, _giving_up(means, sandbox, place, caller, "resuming"))]
@@ -164,14 +173,16 @@ def _giving_up(means: Means, sandbox: Sandbox, place: Place, caller: Caller, doi
     """There is no way back and none forward: the sandbox is over, and everything is given back."""
 
     async def give_up(error: BaseException) -> None:
-        with contextlib.suppress(WrongState):
-            await means.move(sandbox.id, Event.FAIL, caller, reason=_reason(error, doing))
-        await means.pool.release(place)
+        try:
+            with contextlib.suppress(WrongState):
+                await means.move(sandbox.id, Event.FAIL, caller, reason=_reason(error, doing))
+        finally:  # whatever the ledger says
+            await means.pool.release(place)
 
     return give_up
 
 
-async def _discard(means: Means, machine_id: str) -> None:
+async def discard(means: Means, machine_id: str) -> None:
     """Remove the saved state of a machine that goes on. What is left of it goes with the machine."""
     try:
         await means.pool.engine.discard(machine_id)

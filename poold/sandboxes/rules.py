@@ -31,7 +31,8 @@ class OwnersRules:
         if of_owner is None:  # a claim waits for no file the second time
             if len(self._known) >= KNOWN_OWNERS:
                 self._known.clear()
-            of_owner = self._known[caller.owner] = await self.get(caller.owner)
+            read = await self.get(caller.owner)
+            of_owner = self._known.setdefault(caller.owner, read)  # they may have been put meanwhile
         wanted = request.rules.over(of_owner.over(self._usual))
         engine = self._means.pool.engine
         if not engine.can_save and (wanted.on_timeout == "pause" or wanted.idle_sec is not None):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import logging
 import os
 import shutil
 import socket
@@ -23,6 +24,8 @@ from poold.errors import EngineError
 from poold.images import Image
 from poold.lifetimes import both, finish
 from poold.slots import Slot
+
+log = logging.getLogger("poold.engines.qemu")
 
 GUEST_ADDRESS = ("172.16.0.2", 1024)
 
@@ -132,14 +135,14 @@ class QemuEngine:
             vm = self._vms.find(machine)
             if not await vm.is_stopped():
                 raise EngineError("saving", machine.id, hint="it runs: pause it first")
-            try:
-                with as_engine_errors("saving", machine.id):
+            with as_engine_errors("saving", machine.id):
+                try:
                     made_of = await asyncio.to_thread(made.read, machine.folder)
                     fd = await finish(asyncio.to_thread(saved.begin, machine.folder), undo=os.close)
                     await vm.save_devices(fd)
                     return await saved.write(machine.folder, machine.pid, made_of, progress)
-            finally:
-                await finish(asyncio.to_thread(saved.remove_half, machine.folder))
+                finally:
+                    await finish(asyncio.to_thread(saved.remove_half, machine.folder))
 
     async def halt(self, machine_id: str) -> None:
         async with self._turn(machine_id):
@@ -180,7 +183,10 @@ class QemuEngine:
     async def adopt(self, machine_id: str, slot: Slot) -> Machine:
         async with self._turn(machine_id):
             machine = await self._vms.adopt(machine_id, slot)
-            await finish(asyncio.to_thread(saved.remove_half, machine.folder))
+            try:
+                await finish(asyncio.to_thread(saved.remove_half, machine.folder))
+            except OSError as error:  # the next save begins with that
+                log.warning("half a save was not removed", extra={"machine": machine_id, "why": str(error)})
             return machine
 
     def close(self) -> None:

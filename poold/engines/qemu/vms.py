@@ -20,6 +20,7 @@ from poold.slots import Slot
 QMP_LIMIT_S = 30  # of patience with a QEMU that starts on a busy host
 QMP_SOCKET = "qmp.sock"
 LOG = "qemu.log"
+LAST_WORDS = 500  # bytes of it that are told
 RETRY_S = 0.01
 TELL_WHEN_LOADED = [{"capability": "events", "state": True}]
 
@@ -94,8 +95,9 @@ class Vm:
 
     def said(self) -> str:
         """The last words of its process."""
-        with contextlib.suppress(OSError):
-            return (self.machine.folder / LOG).read_text(errors="replace")[-500:].strip()
+        with contextlib.suppress(OSError), (self.machine.folder / LOG).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS))
+            return log.read(LAST_WORDS).decode(errors="replace").strip()
         return ""
 
 

@@ -116,12 +116,16 @@ class CommandFailed(WarrenError):
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a sandbox. `seq` counts from 1 without gaps."""
+    """Something that happened to a sandbox. `seq` counts from 1 without gaps.
+
+    `by` is who told it, "host" or "guest": a program in the sandbox may tell anything.
+    """
 
     seq: int
     kind: str
     at_ms: int
     data: Mapping[str, Any]
+    by: str = "host"
     id: int = 0
     stream: str = ""
 

@@ -265,7 +265,7 @@ BAD = [
 @pytest.mark.parametrize("machine_id", BAD)
 def test_what_is_no_machines_id_is_refused_everywhere(cgroups: Cgroups, machine_id: str) -> None:
     for call in (cgroups.end, cgroups.usage, lambda machine: cgroups.begin(machine, os.getpid(), SHAPE)):
-        with pytest.raises(ValueError, match="machine's id"):
+        with pytest.raises(HostFault, match="machine's id"):
             call(machine_id)
 
 

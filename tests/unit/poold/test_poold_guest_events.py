@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from poold.errors import GuestError
 from poold.link import GuestEvent, read_events
-from poold.link.events import MAX_EVENT_BYTES, MAX_NUMBER
+from poold.link.events import GAP, MAX_EVENT_BYTES, MAX_NUMBER
 
 
 async def in_chunks(chunks: list[bytes]) -> AsyncIterator[bytes]:
@@ -30,11 +30,10 @@ def block(event: GuestEvent) -> bytes:
 
 
 VALUES = st.none() | st.booleans() | st.integers(-(1 << 53), 1 << 53) | st.text(max_size=20)
-EVENTS = st.builds(
-    GuestEvent,
-    number=st.none() | st.integers(1, MAX_NUMBER),
-    kind=st.from_regex(r"[a-z_]{1,32}", fullmatch=True),
-    data=st.dictionaries(st.text(max_size=8), VALUES, max_size=4),
+DATA = st.dictionaries(st.text(max_size=8), VALUES, max_size=4)
+KINDS = st.from_regex(r"[a-z_]{1,32}", fullmatch=True).filter(lambda kind: kind != GAP)
+EVENTS = st.builds(GuestEvent, st.integers(1, MAX_NUMBER), KINDS, DATA) | st.builds(
+    GuestEvent, st.none(), st.just(GAP), DATA
 )
 COMMENTS = st.sampled_from([b":\n\n", b": still here\n\n", b"\n\n"])
 
@@ -68,20 +67,22 @@ def deep(depth: int) -> bytes:
 
 NONSENSE: dict[str, bytes] = {
     "no kind": b"id: 1\ndata: {}\n\n",
-    "an odd kind": b"event: Robert'); DROP TABLE\ndata: {}\n\n",
-    "a long kind": b"event: " + b"a" * 33 + b"\ndata: {}\n\n",
+    "an odd kind": b"id: 1\nevent: Robert'); DROP TABLE\ndata: {}\n\n",
+    "a long kind": b"id: 1\nevent: " + b"a" * 33 + b"\ndata: {}\n\n",
+    "no number at all": b"event: stopped\ndata: {}\n\n",
+    "a gap with a number": b"id: 1\nevent: gap\ndata: {}\n\n",
     "no number": b"id: x\nevent: a\ndata: {}\n\n",
     "a negative number": b"id: -1\nevent: a\ndata: {}\n\n",
     "nought": b"id: 0\nevent: a\ndata: {}\n\n",
     "a huge number": b"id: 99999999999999999999\nevent: a\ndata: {}\n\n",
     "just too large a number": b"id: %d\nevent: a\ndata: {}\n\n" % (MAX_NUMBER + 1),
     "a foreign digit": "id: ²\nevent: a\ndata: {}\n\n".encode(),
-    "no JSON": b"event: a\ndata: {\n\n",
-    "no object": b"event: a\ndata: []\n\n",
-    "a lone surrogate": b'event: a\ndata: {"a": "\\ud800"}\n\n',
+    "no JSON": b"id: 1\nevent: a\ndata: {\n\n",
+    "no object": b"id: 1\nevent: a\ndata: []\n\n",
+    "a lone surrogate": b'id: 1\nevent: a\ndata: {"a": "\\ud800"}\n\n',
     "not UTF-8": b"\xff\xfe\n\n",
-    "deeper than can be written": b"event: a\ndata: " + deep(300) + b"\n\n",
-    "deeper than can be read": b"event: a\ndata: " + deep(5000) + b"\n\n",
+    "deeper than can be written": b"id: 1\nevent: a\ndata: " + deep(300) + b"\n\n",
+    "deeper than can be read": b"id: 1\nevent: a\ndata: " + deep(5000) + b"\n\n",
 }
 
 
