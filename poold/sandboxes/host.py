@@ -13,7 +13,7 @@ from contract.errors import CapacityError, FaultError, NotFound, NotMine, Warren
 from contract.ids import new_id
 from contract.models import Caller, CreateSandbox, Sandbox
 from contract.states import Event, State
-from poold.errors import Draining, Exists, MachineDied, SandboxStopped
+from poold.errors import Draining, Exists, MachineDied
 from poold.ledger import sandboxes
 from poold.lifetimes import finish
 from poold.link import Guest
@@ -25,15 +25,13 @@ from poold.sandboxes.means import Defaults, Live, Means
 from poold.sandboxes.rules import OwnersRules
 from poold.sandboxes.timers import Timers
 from poold.sandboxes.turns import Creations, Making, Turns
+from poold.sandboxes.why import DRAINING, STOPPING, WHY, not_running, stopped
 
 log = logging.getLogger("poold.sandboxes")
 
-STOPPING = "this host is being stopped"
-DRAINING = "this host is being emptied by its operator"
 BY_ITSELF = Caller()
 ENDED = (State.STOPPED, State.ERROR)
 RETRY_S = 5.0  # after a step that should have come by itself and failed
-WHY = {"timeout": "its time was up", "idle": "it was idle", "paused": "it was paused for too long"}
 
 
 class Sandboxes:
@@ -125,7 +123,7 @@ class Sandboxes:
         """The guest of a running sandbox, for a question that is no use of it. Or an error that says why not."""
         live = self._live.get(sandbox_id)
         if live is None:
-            raise self._not_running(await self.get(sandbox_id))
+            raise not_running(await self.get(sandbox_id))
         return live.guest
 
     @contextlib.asynccontextmanager
@@ -149,7 +147,7 @@ class Sandboxes:
                 sandbox = self._with_next(await operations.mended(self._means, sandbox_id))
                 if sandbox.state is State.PAUSED:
                     return sandbox
-                raise self._not_running(sandbox)
+                raise not_running(sandbox)
             return await finish(self._pause(live, caller, why))
 
     async def resume(self, sandbox_id: str, caller: Caller = BY_ITSELF) -> Sandbox:
@@ -167,7 +165,7 @@ class Sandboxes:
         self, sandbox_id: str, caller: Caller = BY_ITSELF, reason: str = "destroyed by request"
     ) -> Sandbox:
         """Stop the sandbox and give back all that it used. Destroying a stopped one changes nothing."""
-        self.creations.end(_stopped(sandbox_id, reason), sandbox_id)
+        self.creations.end(stopped(sandbox_id, reason), sandbox_id)
         async with self._turns.of(sandbox_id):
             return await finish(self._destroy(sandbox_id, caller, reason))
 
@@ -244,13 +242,8 @@ class Sandboxes:
             if sandbox.state is State.PAUSED and sandbox.rules.auto_resume:
                 await self.resume(sandbox_id, caller)
             elif sandbox_id not in self._live:
-                raise self._not_running(sandbox)
+                raise not_running(sandbox)
         return live
-
-    def _not_running(self, sandbox: Sandbox) -> WarrenError:
-        if sandbox.state is State.ERROR:
-            return MachineDied(f"sandbox {sandbox.id} failed: {sandbox.reason}", state=sandbox.state)
-        return WrongState(f"sandbox {sandbox.id} is {sandbox.state}, not running", state=sandbox.state)
 
     async def _pause(self, live: Live, caller: Caller, why: str) -> Sandbox:
         began = time.monotonic()
@@ -282,7 +275,7 @@ class Sandboxes:
             sandbox = await self.get(sandbox_id)
             if sandbox.state is not State.STOPPED:
                 raise
-        await self._free(sandbox, _stopped(sandbox_id, reason))
+        await self._free(sandbox, stopped(sandbox_id, reason))
         return sandbox
 
     def _watch(self, live: Live) -> None:
@@ -385,7 +378,7 @@ class Sandboxes:
         if self._stopping:
             return  # the next daemon sees to it
         if sandbox.state in ENDED:
-            await self._free(sandbox, self._not_running(sandbox))  # again: it could not be before
+            await self._free(sandbox, not_running(sandbox))  # again: it could not be before
         elif step is None or step.at_ms > self.now_ms():
             self._arm(sandbox)
         else:
@@ -394,7 +387,3 @@ class Sandboxes:
                 await self._destroy(sandbox_id, BY_ITSELF, WHY[step.why])
             elif live is not None:
                 await self._pause(live, BY_ITSELF, WHY[step.why])
-
-
-def _stopped(sandbox_id: str, reason: str) -> SandboxStopped:
-    return SandboxStopped(f"sandbox {sandbox_id} was stopped: {reason}")
