@@ -180,13 +180,17 @@ class Sandboxes:
         return await self._change(sandbox_id, partial(sandboxes.set_public, port=port, public=public), caller)
 
     async def _change(self, sandbox_id: str, change: Callable[..., Sandbox], caller: Caller) -> Sandbox:
-        """Write something about the sandbox down, in its turn."""
+        """Write something about the sandbox down, in its turn. A caller that leaves does not cut that short."""
         async with self._turns.of(sandbox_id):
-            write = partial(change, sandbox_id=sandbox_id, now_ms=self.now_ms(), request=caller.request)
-            sandbox = await self._means.ledger.write(write)
-            if (live := self._live.get(sandbox_id)) is not None:
-                live.sandbox = sandbox
-            self._arm(sandbox)
+            return await finish(self._write(sandbox_id, change, caller))
+
+    async def _write(self, sandbox_id: str, change: Callable[..., Sandbox], caller: Caller) -> Sandbox:
+        """Once it is written it counts, so its timer follows: nobody may be cut off between the two."""
+        write = partial(change, sandbox_id=sandbox_id, now_ms=self.now_ms(), request=caller.request)
+        sandbox = await self._means.ledger.write(write)
+        if (live := self._live.get(sandbox_id)) is not None:
+            live.sandbox = sandbox
+        self._arm(sandbox)
         return self._with_next(sandbox)
 
     # What recovery and the operator ask for.
