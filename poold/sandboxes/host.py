@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from sqlite3 import Connection
 
-from contract.errors import CapacityError, FaultError, NotFound, NotMine, WarrenError, WrongState
+from contract.errors import CapacityError, NotFound, NotMine, WarrenError, WrongState
 from contract.ids import new_id
 from contract.models import Caller, CreateSandbox, Sandbox
 from contract.states import Event, State
@@ -22,6 +22,7 @@ from poold.sandboxes import operations, timeline
 from poold.sandboxes.asked import new_sandbox, shape_of
 from poold.sandboxes.lifecycle import following
 from poold.sandboxes.means import Defaults, Live, Means
+from poold.sandboxes.owed import Owed
 from poold.sandboxes.rules import OwnersRules
 from poold.sandboxes.timers import Timers
 from poold.sandboxes.turns import Creations, Making, Turns
@@ -44,6 +45,7 @@ class Sandboxes:
         self._live: dict[str, Live] = {}
         self._timers = Timers(lambda sandbox_id: self._tasks.create_task(self._act(sandbox_id)))
         self._stuck: dict[str, Place] = {}  # of sandboxes that are over, and whose machines could not be removed yet
+        self._owed = Owed(means, self._again)
         self.rules = OwnersRules(means, defaults.rules)
         self._turns = Turns()
         self.repeats = Turns()  # of requests to create the same sandbox
@@ -81,24 +83,16 @@ class Sandboxes:
         Its id is `sandbox_id`, or a new one. If there was one of that id before, this raises `Exists`.
         """
         self._may_begin()
-        began = time.monotonic()
         name = sandbox_id or new_id("sb", self._means.sources.entropy)
-        try:
+        with self._means.claiming():
             shape = shape_of(self._means, request, self._defaults.image)
             rules = await self.rules.of(request, caller)
             async with self._turns.of(name), self.creations.under_way(name, Making(caller.owner, shape)):
                 if sandbox_id is not None:
                     await self._must_be_new(name)
                 sandbox = new_sandbox(self._means, request, shape, caller, rules, sandbox_id=name)
-                live = await operations.create(self._means, sandbox, request, caller)
+                live = await operations.create(self._means, self._owed, sandbox, request, caller)
                 self._watch(live)
-        except CapacityError:
-            self._means.metrics.claims_total.add(outcome="refused")
-            raise
-        except FaultError:
-            self._means.metrics.claims_total.add(outcome="failed")
-            raise
-        self._means.metrics.claim_seconds.observe(time.monotonic() - began)
         return self._with_next(live.sandbox)
 
     async def get(self, sandbox_id: str) -> Sandbox:
@@ -144,7 +138,7 @@ class Sandboxes:
         async with self._turns.of(sandbox_id):
             live = self._live.get(sandbox_id)
             if live is None:
-                sandbox = self._with_next(await operations.mended(self._means, sandbox_id))
+                sandbox = await self._settled(sandbox_id)
                 if sandbox.state is State.PAUSED:
                     return sandbox
                 raise not_running(sandbox)
@@ -154,7 +148,7 @@ class Sandboxes:
         """Bring the sandbox back. Resuming a running one changes nothing."""
         self._may_begin()
         async with self._turns.of(sandbox_id):
-            sandbox = self._with_next(await operations.mended(self._means, sandbox_id))
+            sandbox = await self._settled(sandbox_id)
             if sandbox_id in self._live:
                 return sandbox
             if sandbox.state is not State.PAUSED:
@@ -186,6 +180,7 @@ class Sandboxes:
 
     async def _write(self, sandbox_id: str, change: Callable[..., Sandbox], caller: Caller) -> Sandbox:
         """Once it is written it counts, so its timer follows: nobody may be cut off between the two."""
+        await self._owed.pay(sandbox_id)
         write = partial(change, sandbox_id=sandbox_id, now_ms=self.now_ms(), request=caller.request)
         sandbox = await self._means.ledger.write(write)
         if (live := self._live.get(sandbox_id)) is not None:
@@ -242,7 +237,7 @@ class Sandboxes:
         """The running sandbox; one that is paused is resumed if that is its rule."""
         while (live := self._live.get(sandbox_id)) is None:
             async with self._turns.of(sandbox_id):  # it may just be being started, or paused
-                sandbox = self._with_next(await operations.mended(self._means, sandbox_id))
+                sandbox = await self._settled(sandbox_id)
             if sandbox.state is State.PAUSED and sandbox.rules.auto_resume:
                 await self.resume(sandbox_id, caller)
             elif sandbox_id not in self._live:
@@ -256,7 +251,7 @@ class Sandboxes:
         del self._live[sandbox_id]
         self._stop_listening(live)
         try:
-            sandbox = await operations.pause(self._means, live, caller, why)
+            sandbox = await operations.pause(self._means, self._owed, live, caller, why)
         except BaseException:
             if live.place.machine is not None:  # it was not given up
                 self._watch(live)
@@ -267,7 +262,7 @@ class Sandboxes:
 
     async def _resume(self, sandbox: Sandbox, caller: Caller) -> Sandbox:
         began = time.monotonic()
-        live = await operations.resume(self._means, sandbox, caller)
+        live = await operations.resume(self._means, self._owed, sandbox, caller)
         self._watch(live)
         self._means.metrics.resume_seconds.observe(time.monotonic() - began)
         return self._with_next(live.sandbox)
@@ -323,11 +318,12 @@ class Sandboxes:
         except BaseException:
             if place is not None:
                 self._stuck[sandbox.id] = place
-            self._timers.set(sandbox.id, RETRY_S)
+            self._again(sandbox.id)
             raise
 
     def _forget(self, sandbox_id: str) -> Live | None:
         self._timers.clear(sandbox_id)
+        self._owed.forget(sandbox_id)
         live = self._live.pop(sandbox_id, None)
         if live is not None:
             self._stop_listening(live)
@@ -337,6 +333,11 @@ class Sandboxes:
         if live.listening is not None:
             live.listening.cancel()
             live.listening = None
+
+    async def _settled(self, sandbox_id: str) -> Sandbox:
+        """In its turn: the sandbox as it is, with what an undo could not write down."""
+        await self._owed.pay(sandbox_id)
+        return await self.get(sandbox_id)
 
     # What happens by itself.
 
@@ -352,6 +353,10 @@ class Sandboxes:
         else:
             self._timers.set(sandbox.id, (step.at_ms - self.now_ms()) / 1000)
 
+    def _again(self, sandbox_id: str) -> None:
+        """Look at the sandbox again soon: something that has to be could not be."""
+        self._timers.set(sandbox_id, RETRY_S)
+
     async def _act(self, sandbox_id: str) -> None:
         """Do what is due. If it cannot be done now, try again: a deadline that passed is not forgotten."""
         try:
@@ -362,7 +367,7 @@ class Sandboxes:
             pass  # it failed or was stopped at the same moment
         except WarrenError as error:
             log.error("a step that was due failed", extra={"sandbox": sandbox_id, "why": str(error)})
-            self._timers.set(sandbox_id, RETRY_S)
+            self._again(sandbox_id)
 
     async def _hear(self, sandbox_id: str) -> None:
         """Ask the guest of a sandbox that seems idle: only it knows of output that nobody reads."""
@@ -377,7 +382,7 @@ class Sandboxes:
 
     async def _do(self, sandbox_id: str) -> None:
         """In the sandbox's turn: what is due, if it still is. Its time may have been moved until just now."""
-        sandbox, live = await self.get(sandbox_id), self._live.get(sandbox_id)
+        sandbox, live = await self._settled(sandbox_id), self._live.get(sandbox_id)
         step = sandbox.next
         if self._stopping:
             return  # the next daemon sees to it
