@@ -16,7 +16,7 @@ from contract.errors import WarrenError, WrongState
 from contract.models import Caller, CreateSandbox, Sandbox
 from contract.states import Event
 from poold.errors import EngineError, SandboxPaused
-from poold.ledger import events, sandboxes
+from poold.ledger import sandboxes
 from poold.lifetimes import finish
 from poold.link import Guest
 from poold.pool import Place
@@ -182,8 +182,8 @@ class _Progress:
             self._told = now
             data = {"bytes": done, "of": of}
             at_ms = self._means.sources.now_ms()
-            append = partial(events.append, stream=self._sandbox_id, kind="saving", data=data, at_ms=at_ms)
-            self._means.ledger.submit(append, durable=False)
+            tell = partial(sandboxes.tell, sandbox_id=self._sandbox_id, kind="saving", data=data, at_ms=at_ms)
+            self._means.ledger.submit(tell, durable=False)
 
 
 async def _nothing() -> None:
