@@ -144,6 +144,24 @@ def set_public(
     return after
 
 
+def tell(
+    db: sqlite3.Connection,
+    sandbox_id: str,
+    kind: str,
+    data: Mapping[str, Any],
+    *,
+    at_ms: int,
+    guest_seq: int | None = None,
+) -> None:
+    """Put something that changes nothing, what its guest said for example, at the end of the sandbox's timeline.
+
+    Of one that has ended nothing is told any more: `stopped` is the last event, and after `error` only that may come.
+    """
+    state = states(db, [sandbox_id])[sandbox_id]
+    if state is not None and state not in ENDED:
+        events.append(db, sandbox_id, kind, data, at_ms=at_ms, guest_seq=guest_seq)
+
+
 def get(db: sqlite3.Connection, sandbox_id: str) -> Sandbox:
     row = db.execute("SELECT * FROM sandboxes WHERE id = ?", (sandbox_id,)).fetchone()
     if row is None:

@@ -9,31 +9,28 @@ from dataclasses import replace
 from functools import partial
 from sqlite3 import Connection
 
-from contract.errors import CapacityError, FaultError, NotFound, NotMine, WarrenError, WrongState
+from contract.errors import CapacityError, NotFound, NotMine, WarrenError, WrongState
 from contract.ids import new_id
 from contract.models import Caller, CreateSandbox, Sandbox
 from contract.states import Event, State
-from poold.errors import Draining, Exists, MachineDied, SandboxStopped
+from poold.errors import Draining, Exists, MachineDied
 from poold.ledger import sandboxes
 from poold.lifetimes import finish
 from poold.link import Guest
-from poold.pool import Place
 from poold.sandboxes import operations, timeline
 from poold.sandboxes.asked import new_sandbox, shape_of
 from poold.sandboxes.lifecycle import following
 from poold.sandboxes.means import Defaults, Live, Means
+from poold.sandboxes.owed import Owed
 from poold.sandboxes.rules import OwnersRules
 from poold.sandboxes.timers import Timers
 from poold.sandboxes.turns import Creations, Making, Turns
+from poold.sandboxes.why import DRAINING, STOPPING, WHY, not_running, stopped
 
 log = logging.getLogger("poold.sandboxes")
 
-STOPPING = "this host is being stopped"
-DRAINING = "this host is being emptied by its operator"
 BY_ITSELF = Caller()
-ENDED = (State.STOPPED, State.ERROR)
 RETRY_S = 5.0  # after a step that should have come by itself and failed
-WHY = {"timeout": "its time was up", "idle": "it was idle", "paused": "it was paused for too long"}
 
 
 class Sandboxes:
@@ -45,7 +42,7 @@ class Sandboxes:
         self._defaults = defaults
         self._live: dict[str, Live] = {}
         self._timers = Timers(lambda sandbox_id: self._tasks.create_task(self._act(sandbox_id)))
-        self._stuck: dict[str, Place] = {}  # of sandboxes that are over, and whose machines could not be removed yet
+        self._owed = Owed(means, self._again)
         self.rules = OwnersRules(means, defaults.rules)
         self._turns = Turns()
         self.repeats = Turns()  # of requests to create the same sandbox
@@ -83,24 +80,16 @@ class Sandboxes:
         Its id is `sandbox_id`, or a new one. If there was one of that id before, this raises `Exists`.
         """
         self._may_begin()
-        began = time.monotonic()
         name = sandbox_id or new_id("sb", self._means.sources.entropy)
-        try:
+        with self._means.claiming():
             shape = shape_of(self._means, request, self._defaults.image)
             rules = await self.rules.of(request, caller)
             async with self._turns.of(name), self.creations.under_way(name, Making(caller.owner, shape)):
                 if sandbox_id is not None:
                     await self._must_be_new(name)
                 sandbox = new_sandbox(self._means, request, shape, caller, rules, sandbox_id=name)
-                live = await operations.create(self._means, sandbox, request, caller)
+                live = await operations.create(self._means, self._owed, sandbox, request, caller)
                 self._watch(live)
-        except CapacityError:
-            self._means.metrics.claims_total.add(outcome="refused")
-            raise
-        except FaultError:
-            self._means.metrics.claims_total.add(outcome="failed")
-            raise
-        self._means.metrics.claim_seconds.observe(time.monotonic() - began)
         return self._with_next(live.sandbox)
 
     async def get(self, sandbox_id: str) -> Sandbox:
@@ -125,7 +114,7 @@ class Sandboxes:
         """The guest of a running sandbox, for a question that is no use of it. Or an error that says why not."""
         live = self._live.get(sandbox_id)
         if live is None:
-            raise self._not_running(await self.get(sandbox_id))
+            raise not_running(await self.get(sandbox_id))
         return live.guest
 
     @contextlib.asynccontextmanager
@@ -146,17 +135,17 @@ class Sandboxes:
         async with self._turns.of(sandbox_id):
             live = self._live.get(sandbox_id)
             if live is None:
-                sandbox = self._with_next(await operations.mended(self._means, sandbox_id))
+                sandbox = await self._settled(sandbox_id)
                 if sandbox.state is State.PAUSED:
                     return sandbox
-                raise self._not_running(sandbox)
+                raise not_running(sandbox)
             return await finish(self._pause(live, caller, why))
 
     async def resume(self, sandbox_id: str, caller: Caller = BY_ITSELF) -> Sandbox:
         """Bring the sandbox back. Resuming a running one changes nothing."""
         self._may_begin()
         async with self._turns.of(sandbox_id):
-            sandbox = self._with_next(await operations.mended(self._means, sandbox_id))
+            sandbox = await self._settled(sandbox_id)
             if sandbox_id in self._live:
                 return sandbox
             if sandbox.state is not State.PAUSED:
@@ -167,7 +156,7 @@ class Sandboxes:
         self, sandbox_id: str, caller: Caller = BY_ITSELF, reason: str = "destroyed by request"
     ) -> Sandbox:
         """Stop the sandbox and give back all that it used. Destroying a stopped one changes nothing."""
-        self.creations.end(_stopped(sandbox_id, reason), sandbox_id)
+        self.creations.end(stopped(sandbox_id, reason), sandbox_id)
         async with self._turns.of(sandbox_id):
             return await finish(self._destroy(sandbox_id, caller, reason))
 
@@ -182,13 +171,18 @@ class Sandboxes:
         return await self._change(sandbox_id, partial(sandboxes.set_public, port=port, public=public), caller)
 
     async def _change(self, sandbox_id: str, change: Callable[..., Sandbox], caller: Caller) -> Sandbox:
-        """Write something about the sandbox down, in its turn."""
+        """Write something about the sandbox down, in its turn. A caller that leaves does not cut that short."""
         async with self._turns.of(sandbox_id):
-            write = partial(change, sandbox_id=sandbox_id, now_ms=self.now_ms(), request=caller.request)
-            sandbox = await self._means.ledger.write(write)
-            if (live := self._live.get(sandbox_id)) is not None:
-                live.sandbox = sandbox
-            self._arm(sandbox)
+            return await finish(self._write(sandbox_id, change, caller))
+
+    async def _write(self, sandbox_id: str, change: Callable[..., Sandbox], caller: Caller) -> Sandbox:
+        """Once it is written it counts, so its timer follows: nobody may be cut off between the two."""
+        await self._owed.pay(sandbox_id)
+        write = partial(change, sandbox_id=sandbox_id, now_ms=self.now_ms(), request=caller.request)
+        sandbox = await self._means.ledger.write(write)
+        if (live := self._live.get(sandbox_id)) is not None:
+            live.sandbox = sandbox
+        self._arm(sandbox)
         return self._with_next(sandbox)
 
     # What recovery and the operator ask for.
@@ -240,17 +234,12 @@ class Sandboxes:
         """The running sandbox; one that is paused is resumed if that is its rule."""
         while (live := self._live.get(sandbox_id)) is None:
             async with self._turns.of(sandbox_id):  # it may just be being started, or paused
-                sandbox = self._with_next(await operations.mended(self._means, sandbox_id))
+                sandbox = await self._settled(sandbox_id)
             if sandbox.state is State.PAUSED and sandbox.rules.auto_resume:
                 await self.resume(sandbox_id, caller)
             elif sandbox_id not in self._live:
-                raise self._not_running(sandbox)
+                raise not_running(sandbox)
         return live
-
-    def _not_running(self, sandbox: Sandbox) -> WarrenError:
-        if sandbox.state is State.ERROR:
-            return MachineDied(f"sandbox {sandbox.id} failed: {sandbox.reason}", state=sandbox.state)
-        return WrongState(f"sandbox {sandbox.id} is {sandbox.state}, not running", state=sandbox.state)
 
     async def _pause(self, live: Live, caller: Caller, why: str) -> Sandbox:
         began = time.monotonic()
@@ -259,10 +248,11 @@ class Sandboxes:
         del self._live[sandbox_id]
         self._stop_listening(live)
         try:
-            sandbox = await operations.pause(self._means, live, caller, why)
+            sandbox = await operations.pause(self._means, self._owed, live, caller, why)
         except BaseException:
             if live.place.machine is not None:  # it was not given up
                 self._watch(live)
+                self._again(sandbox_id)  # and not at once, if it was to be by itself: what failed may fail again
             raise
         self._means.metrics.pause_seconds.observe(time.monotonic() - began)
         self._arm(sandbox)
@@ -270,7 +260,7 @@ class Sandboxes:
 
     async def _resume(self, sandbox: Sandbox, caller: Caller) -> Sandbox:
         began = time.monotonic()
-        live = await operations.resume(self._means, sandbox, caller)
+        live = await operations.resume(self._means, self._owed, sandbox, caller)
         self._watch(live)
         self._means.metrics.resume_seconds.observe(time.monotonic() - began)
         return self._with_next(live.sandbox)
@@ -282,7 +272,7 @@ class Sandboxes:
             sandbox = await self.get(sandbox_id)
             if sandbox.state is not State.STOPPED:
                 raise
-        await self._free(sandbox, _stopped(sandbox_id, reason))
+        await self._free(sandbox, stopped(sandbox_id, reason))
         return sandbox
 
     def _watch(self, live: Live) -> None:
@@ -314,23 +304,16 @@ class Sandboxes:
             asyncio.get_running_loop().call_later(RETRY_S, self._ended, live, reason)
 
     async def _free(self, sandbox: Sandbox, error: WarrenError) -> None:
-        """Give back all that the sandbox uses. What fails is tried again, by whoever comes next or by itself."""
-        live, place = self._forget(sandbox.id), self._stuck.pop(sandbox.id, None)
+        """Give back all that the sandbox uses. What fails the pool tries again, and so may whoever comes next."""
+        live = self._forget(sandbox.id)
         if live is not None:
-            place = live.place
-        try:
-            if place is not None:
-                await self._means.pool.release(place, error)
-            elif sandbox.machine is not None:
-                await self._means.pool.engine.destroy(sandbox.machine)
-        except BaseException:
-            if place is not None:
-                self._stuck[sandbox.id] = place
-            self._timers.set(sandbox.id, RETRY_S)
-            raise
+            await self._means.pool.release(live.place, error)
+        elif sandbox.machine is not None:
+            await self._means.pool.remove(sandbox.machine)
 
     def _forget(self, sandbox_id: str) -> Live | None:
         self._timers.clear(sandbox_id)
+        self._owed.forget(sandbox_id)
         live = self._live.pop(sandbox_id, None)
         if live is not None:
             self._stop_listening(live)
@@ -341,11 +324,17 @@ class Sandboxes:
             live.listening.cancel()
             live.listening = None
 
+    async def _settled(self, sandbox_id: str) -> Sandbox:
+        """In its turn: the sandbox as it is, with what an undo could not write down."""
+        await self._owed.pay(sandbox_id)
+        return await self.get(sandbox_id)
+
     # What happens by itself.
 
     def _with_next(self, sandbox: Sandbox) -> Sandbox:
         live = self._live.get(sandbox.id)
-        return replace(sandbox, next=following(sandbox, None if live is None else live.activity))
+        activity = None if live is None else live.activity
+        return replace(sandbox, next=following(sandbox, activity, now_ms=self.now_ms()))
 
     def _arm(self, sandbox: Sandbox) -> None:
         """Look at the sandbox again when its next step is due."""
@@ -354,6 +343,10 @@ class Sandboxes:
             self._timers.clear(sandbox.id)
         else:
             self._timers.set(sandbox.id, (step.at_ms - self.now_ms()) / 1000)
+
+    def _again(self, sandbox_id: str) -> None:
+        """Look at the sandbox again soon: something that has to be could not be."""
+        self._timers.set(sandbox_id, RETRY_S)
 
     async def _act(self, sandbox_id: str) -> None:
         """Do what is due. If it cannot be done now, try again: a deadline that passed is not forgotten."""
@@ -365,7 +358,7 @@ class Sandboxes:
             pass  # it failed or was stopped at the same moment
         except WarrenError as error:
             log.error("a step that was due failed", extra={"sandbox": sandbox_id, "why": str(error)})
-            self._timers.set(sandbox_id, RETRY_S)
+            self._again(sandbox_id)
 
     async def _hear(self, sandbox_id: str) -> None:
         """Ask the guest of a sandbox that seems idle: only it knows of output that nobody reads."""
@@ -380,13 +373,11 @@ class Sandboxes:
 
     async def _do(self, sandbox_id: str) -> None:
         """In the sandbox's turn: what is due, if it still is. Its time may have been moved until just now."""
-        sandbox, live = await self.get(sandbox_id), self._live.get(sandbox_id)
+        sandbox, live = await self._settled(sandbox_id), self._live.get(sandbox_id)
         step = sandbox.next
         if self._stopping:
             return  # the next daemon sees to it
-        if sandbox.state in ENDED:
-            await self._free(sandbox, self._not_running(sandbox))  # again: it could not be before
-        elif step is None or step.at_ms > self.now_ms():
+        if step is None or step.at_ms > self.now_ms():
             self._arm(sandbox)
         else:
             log.info("by itself", extra={"sandbox": sandbox_id, "action": step.action, "why": step.why})
@@ -394,7 +385,3 @@ class Sandboxes:
                 await self._destroy(sandbox_id, BY_ITSELF, WHY[step.why])
             elif live is not None:
                 await self._pause(live, BY_ITSELF, WHY[step.why])
-
-
-def _stopped(sandbox_id: str, reason: str) -> SandboxStopped:
-    return SandboxStopped(f"sandbox {sandbox_id} was stopped: {reason}")

@@ -14,8 +14,11 @@ class Activity:
     is_busy: bool  # a request is under way, or a terminal is open
 
 
-def following(sandbox: Sandbox, activity: Activity | None) -> Next | None:
-    """What comes next for `sandbox` unless something else happens first. A sandbox that is busy is not idle."""
+def following(sandbox: Sandbox, activity: Activity | None, *, now_ms: int) -> Next | None:
+    """What comes next for `sandbox` unless something else happens first. A sandbox that is busy is not idle.
+
+    Of what is due already its timeout comes first: a pause that fails again and again must not keep it from ending.
+    """
     rules = sandbox.rules
     options: list[Next] = []
     if sandbox.state is State.RUNNING:
@@ -25,4 +28,4 @@ def following(sandbox: Sandbox, activity: Activity | None) -> Next | None:
             options.append(Next("pause", activity.last_ms + 1000 * rules.idle_sec, "idle"))
     elif sandbox.state is State.PAUSED and rules.paused_sec is not None and sandbox.paused_ms is not None:
         options.append(Next("destroy", sandbox.paused_ms + 1000 * rules.paused_sec, "paused"))
-    return min(options, key=lambda option: option.at_ms, default=None)
+    return min(options, key=lambda option: (max(option.at_ms, now_ms), option.why != "timeout"), default=None)

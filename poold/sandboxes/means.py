@@ -2,11 +2,14 @@
 
 import asyncio
 import base64
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from contract.errors import CapacityError, FaultError
 from contract.models import Caller, Rules, Sandbox
 from contract.states import Event
 from poold.images import Images
@@ -59,6 +62,20 @@ class Means:
         now_ms = self.sources.now_ms()
         change = partial(sandboxes.move, sandbox_id=sandbox_id, event=event, now_ms=now_ms, request=caller.request)
         return await self.ledger.write(lambda db: change(db, **changes), durable=durable)
+
+    @contextlib.contextmanager
+    def claiming(self) -> Iterator[None]:
+        """A claim during the block: how long it took is measured, or how it failed is counted."""
+        began = time.monotonic()
+        try:
+            yield
+        except CapacityError:
+            self.metrics.claims_total.add(outcome="refused")
+            raise
+        except FaultError:
+            self.metrics.claims_total.add(outcome="failed")
+            raise
+        self.metrics.claim_seconds.observe(time.monotonic() - began)
 
     def identity(self, sandbox_id: str, generation: int, **more: Any) -> dict[str, Any]:
         """What a guest is told whenever it begins to run. The clock is read last: it is what grows old."""

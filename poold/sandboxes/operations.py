@@ -8,20 +8,20 @@ The ledger says what is true at every moment, also if the daemon is killed there
 """
 
 import asyncio
-import contextlib
 import logging
 from functools import partial
 from typing import Any
 
-from contract.errors import NotFound, WarrenError, WrongState
+from contract.errors import WarrenError, WrongState
 from contract.models import Caller, CreateSandbox, Sandbox
-from contract.states import Event, State
+from contract.states import Event
 from poold.errors import EngineError, SandboxPaused
-from poold.ledger import events, sandboxes
+from poold.ledger import sandboxes
 from poold.lifetimes import finish
 from poold.link import Guest
 from poold.pool import Place
 from poold.sandboxes.means import Live, Means
+from poold.sandboxes.owed import Owed
 from poold.steps import Step, Undo, run_steps
 
 log = logging.getLogger("poold.sandboxes")
@@ -29,7 +29,7 @@ log = logging.getLogger("poold.sandboxes")
 TELL_EVERY = 0.25  # of a save: how often its progress is an event
 
 
-async def create(means: Means, sandbox: Sandbox, request: CreateSandbox, caller: Caller) -> Live:
+async def create(means: Means, owed: Owed, sandbox: Sandbox, request: CreateSandbox, caller: Caller) -> Live:
     """A running sandbox whose guest has answered. If this raises or is cancelled, nothing runs for it."""
     place = await means.pool.take(sandbox.shape)
     outcome = "restored" if place.machine is None else "warm"
@@ -54,8 +54,7 @@ async def create(means: Means, sandbox: Sandbox, request: CreateSandbox, caller:
         done.append(await means.move(sandbox.id, Event.READY, caller, durable=False, generation=1))
 
     async def write_off(error: BaseException) -> None:
-        with contextlib.suppress(NotFound, WrongState):  # there is no row, or it was stopped meanwhile
-            await means.move(sandbox.id, Event.FAIL, caller, reason=_reason(error, "creation"))
+        await owed.move(sandbox.id, Event.FAIL, caller, reason=_reason(error, "creation"))
 
     steps = [
         Step("place", _nothing, lambda _: means.pool.release(place)),
@@ -67,7 +66,7 @@ async def create(means: Means, sandbox: Sandbox, request: CreateSandbox, caller:
     return Live(done[0], place, guests[0], means.sources.now_ms())
 
 
-async def pause(means: Means, live: Live, caller: Caller, why: str) -> Sandbox:
+async def pause(means: Means, owed: Owed, live: Live, caller: Caller, why: str) -> Sandbox:
     """Save the sandbox's machine and free its memory and its process. If this fails before that is written, it runs on.
 
     Who calls this waits for its end: what is written down cannot be taken back by a cancellation.
@@ -91,7 +90,7 @@ async def pause(means: Means, live: Live, caller: Caller, why: str) -> Sandbox:
     async def put_away() -> None:
         await means.pool.put_away(place, SandboxPaused(f"sandbox {sandbox.id} was paused: {why}"))
 
-    give_up = _giving_up(means, sandbox, place, caller, "pausing")
+    give_up = _giving_up(means, owed, sandbox, place, caller, doing="pausing")
 
     async def thaw(_error: BaseException) -> None:
         try:
@@ -111,7 +110,7 @@ async def pause(means: Means, live: Live, caller: Caller, why: str) -> Sandbox:
     return done[0]
 
 
-async def resume(means: Means, sandbox: Sandbox, caller: Caller) -> Live:
+async def resume(means: Means, owed: Owed, sandbox: Sandbox, caller: Caller) -> Live:
     """Bring a paused sandbox back. If this fails before its machine has run, it is paused as before.
 
     Who calls this waits for its end: what is written down cannot be taken back by a cancellation.
@@ -123,7 +122,7 @@ async def resume(means: Means, sandbox: Sandbox, caller: Caller) -> Live:
     done: list[Sandbox] = []
 
     async def put_back(_error: BaseException) -> None:
-        await means.move(sandbox.id, Event.PUT_BACK, caller)
+        await owed.move(sandbox.id, Event.PUT_BACK, caller)
 
     async def write() -> None:
         expires_ms = now_ms + 1000 * sandbox.rules.timeout_sec
@@ -139,19 +138,11 @@ async def resume(means: Means, sandbox: Sandbox, caller: Caller) -> Live:
         Step("write", write),
     ]
     await run_steps("resume", sandbox.id, steps)
-    guest = await _reopen(means, done[0], place, caller)
+    guest = await _reopen(means, owed, done[0], place, caller)
     return Live(done[0], place, guest, means.sources.now_ms())
 
 
-async def mended(means: Means, sandbox_id: str) -> Sandbox:
-    """The sandbox, for whoever has its turn. A resume that failed on a full disk may still have to be taken back."""
-    sandbox = await means.ledger.read(lambda db: sandboxes.get(db, sandbox_id))
-    if sandbox.state is not State.STARTING or sandbox.paused_ms is None:
-        return sandbox
-    return await means.move(sandbox_id, Event.PUT_BACK, Caller())
-
-
-async def _reopen(means: Means, sandbox: Sandbox, place: Place, caller: Caller) -> Guest:
+async def _reopen(means: Means, owed: Owed, sandbox: Sandbox, place: Place, caller: Caller) -> Guest:
     """Let the machine go on. One that cannot is given up: it may have run, and what was saved is of the past."""
     guests: list[Guest] = []
 
@@ -161,23 +152,19 @@ async def _reopen(means: Means, sandbox: Sandbox, place: Place, caller: Caller) 
     # From here on its process is the truth, and what was saved may go while it wakes.
     discarding = asyncio.ensure_future(discard(means, place.machine_id))
     try:
-        await run_steps(
-            "resume", sandbox.id, [Step("tell", tell, _giving_up(means, sandbox, place, caller, "resuming"))]
-        )
+        give_up = _giving_up(means, owed, sandbox, place, caller, doing="resuming")
+        await run_steps("resume", sandbox.id, [Step("tell", tell, give_up)])
     finally:
         await finish(discarding)
     return guests[0]
 
 
-def _giving_up(means: Means, sandbox: Sandbox, place: Place, caller: Caller, doing: str) -> Undo:
+def _giving_up(means: Means, owed: Owed, sandbox: Sandbox, place: Place, caller: Caller, *, doing: str) -> Undo:
     """There is no way back and none forward: the sandbox is over, and everything is given back."""
 
     async def give_up(error: BaseException) -> None:
-        try:
-            with contextlib.suppress(WrongState):
-                await means.move(sandbox.id, Event.FAIL, caller, reason=_reason(error, doing))
-        finally:  # whatever the ledger says
-            await means.pool.release(place)
+        await owed.move(sandbox.id, Event.FAIL, caller, reason=_reason(error, doing))
+        await means.pool.release(place)
 
     return give_up
 
@@ -204,8 +191,8 @@ class _Progress:
             self._told = now
             data = {"bytes": done, "of": of}
             at_ms = self._means.sources.now_ms()
-            append = partial(events.append, stream=self._sandbox_id, kind="saving", data=data, at_ms=at_ms)
-            self._means.ledger.submit(append, durable=False)
+            tell = partial(sandboxes.tell, sandbox_id=self._sandbox_id, kind="saving", data=data, at_ms=at_ms)
+            self._means.ledger.submit(tell, durable=False)
 
 
 async def _nothing() -> None:

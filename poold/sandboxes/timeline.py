@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from contract.errors import WarrenError
-from poold.ledger import Ledger, events
+from poold.ledger import Ledger, events, sandboxes
 from poold.link import Guest, GuestEvent, read_events
 
 log = logging.getLogger("poold.timeline")
@@ -67,7 +67,7 @@ async def _listen_once(
 
 def _append(db: Any, sandbox_id: str, batch: list[GuestEvent], at_ms: int) -> None:
     for event in batch:
-        events.append(db, sandbox_id, event.kind, _bounded(event.data), at_ms=at_ms, guest_seq=event.number)
+        sandboxes.tell(db, sandbox_id, event.kind, _bounded(event.data), at_ms=at_ms, guest_seq=event.number)
 
 
 def _bounded(data: dict[str, Any]) -> dict[str, Any]:

@@ -110,6 +110,33 @@ def test_each_move_has_its_event_and_its_audit_row_and_a_refused_one_has_neither
         assert audit.verify(db).ok
 
 
+@given(st.lists(st.sampled_from([*Event, None]), max_size=20))
+def test_stopped_is_the_last_event_and_only_it_follows_an_error(asked: list[Event | None]) -> None:
+    """None is something that a guest tells."""
+    with memory() as db:
+        sandboxes.add(db, box(1))
+        wanted, told = ["created"], 0
+        for now_ms, event in enumerate(asked, 2000):
+            before = sandboxes.get(db, box(1).id).state
+            if event is None:
+                told += 1
+                sandboxes.tell(db, box(1).id, "output", {}, at_ms=now_ms, guest_seq=told)
+                wanted += [] if before in (State.STOPPED, State.ERROR) else ["output"]
+            elif event in TRANSITIONS[before]:
+                sandboxes.move(db, box(1).id, event, now_ms=now_ms)
+                wanted.append("move")
+        kinds = [event.kind for event in events.after(db, box(1).id, 0, 100)]
+        assert len(kinds) == len(wanted)
+        assert "stopped" not in kinds[:-1]
+        assert "error" not in kinds or kinds[kinds.index("error") + 1 :] in ([], ["stopped"])
+
+
+def test_of_a_sandbox_that_is_forgotten_nothing_is_told() -> None:
+    with memory() as db:
+        sandboxes.tell(db, "sb-nothing", "output", {}, at_ms=1, guest_seq=1)
+        assert count(db, "events") == 0
+
+
 @given(moves)
 def test_what_was_used_is_the_time_in_running(asked: list[Event]) -> None:
     with memory() as db:

@@ -1,11 +1,15 @@
 """The end of a sandbox when the host is in trouble itself: nothing is forgotten, and nobody else is harmed."""
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from contract.errors import CapacityError
 from tests.unit.poold.poold_host import SLOTS, Host, open_host
+from tests.unit.poold.poold_ledger import held, refusing
+from tests.unit.poold.poold_states import NOTHING, assert_paused, in_use, pause, resume
 
 pytestmark = pytest.mark.usefixtures("nothing_warm", "soon_again")
 
@@ -13,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("nothing_warm", "soon_again")
 @pytest.fixture
 def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("poold.sandboxes.host.RETRY_S", 0.02)
+    monkeypatch.setattr("poold.pool.ends.RETRY_S", 0.02)
 
 
 def run(host: Host, sql: str) -> None:
@@ -43,7 +48,7 @@ async def test_a_machine_that_cannot_be_removed_is_tried_again_by_itself(tmp_pat
 
 
 async def test_who_destroys_again_gives_back_what_could_not_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poold.sandboxes.host.RETRY_S", 60.0)
+    monkeypatch.setattr("poold.pool.ends.RETRY_S", 60.0)
     async with open_host(tmp_path) as host:
         sandbox = await host.create()
         host.engine.broken.add("destroy")
@@ -91,4 +96,117 @@ async def test_a_deadline_that_comes_while_nothing_can_be_written_down_is_kept_l
         assert (await host.ask("GET", "/healthz")).status == 200
         run(host, "ALTER TABLE hidden RENAME TO sandboxes")
         await host.until_state(sandbox, "stopped")
+        await host.assert_nothing_is_used()
+
+
+# An undo that could not be written down.
+
+
+async def begun(host: Host) -> tuple[str, "asyncio.Task[object]"]:
+    """A sandbox whose creation stands still when its intent is written down."""
+    host.engine.held.add("resume")
+    creating: asyncio.Task[object] = asyncio.ensure_future(host.ask("POST", "/v1/sandboxes"))
+    await host.until(lambda: bool(host.sandboxes.creations.of()))
+    (sandbox,) = host.sandboxes.creations.of()
+    await host.until_state(sandbox, "starting")
+    return sandbox, creating
+
+
+async def test_a_creation_whose_end_cannot_be_written_down_is_settled_when_it_can(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox, creating = await begun(host)
+        with refusing(host.ledger_path, "error"):
+            host.engine.broken.add("resume")
+            host.engine.held.clear()
+            await creating
+            assert (await host.state(sandbox), in_use(host)) == ("starting", NOTHING)
+        await host.until_state(sandbox, "error")
+        assert (await host.ask("DELETE", f"/v1/sandboxes/{sandbox}")).json["state"] == "stopped"
+        await host.assert_nothing_is_used()
+
+
+async def test_a_creation_that_is_ended_as_it_becomes_ready_is_settled_too(tmp_path: Path) -> None:
+    """It is written down that it is ready, and not that it was ended."""
+    async with open_host(tmp_path) as host:
+        sandbox, creating = await begun(host)
+        with refusing(host.ledger_path, "error"):
+            async with held(host.services.ledger) as waiting:
+                host.engine.held.clear()
+                await host.until(lambda: waiting() == 1)
+                host.sandboxes.creations.end(CapacityError("the test says so"))
+                await host.until(lambda: waiting() == 2)
+            await creating
+            assert (await host.state(sandbox), in_use(host)) == ("running", NOTHING)
+        await host.until_state(sandbox, "error")
+        await host.assert_nothing_is_used()
+
+
+async def test_a_resume_that_cannot_be_taken_back_is_when_it_can(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create()
+        await pause(host, sandbox)
+        host.engine.held.add("load")
+        resuming = asyncio.ensure_future(resume(host, sandbox))
+        await host.until_state(sandbox, "starting")
+        with refusing(host.ledger_path, "paused"):
+            host.engine.broken.add("load")
+            host.engine.held.clear()
+            assert (await resuming).status == 500
+            assert await host.state(sandbox) == "starting"
+        host.engine.broken.clear()
+        await host.until_state(sandbox, "paused")
+        await assert_paused(host, sandbox)
+
+
+async def test_a_machine_whose_end_cannot_be_written_down_is_given_back_at_once(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create()
+        await pause(host, sandbox)
+        host.engine.held.add("resume")
+        resuming = asyncio.ensure_future(resume(host, sandbox))
+        await host.until_state(sandbox, "running")
+        with refusing(host.ledger_path, "error"):
+            host.engine.broken.add("resume")
+            host.engine.held.clear()
+            assert (await resuming).status == 500
+            assert (await host.state(sandbox), in_use(host)) == ("running", NOTHING)
+        await host.until_state(sandbox, "error")
+        await host.assert_nothing_is_used()
+
+
+async def test_a_pause_that_is_given_up_while_that_cannot_be_written_down_is_an_error_later(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create()
+        host.engine.broken.add("halt")
+        with refusing(host.ledger_path, "error"):
+            assert (await pause(host, sandbox)).code == "engine_failed"
+            assert (await host.state(sandbox), in_use(host)) == ("paused", NOTHING)
+        await host.until_state(sandbox, "error")
+        await host.assert_nothing_is_used()
+
+
+async def test_what_is_owed_comes_before_whatever_else_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poold.pool.ends.RETRY_S", 60.0)
+    async with open_host(tmp_path) as host:
+        sandbox, creating = await begun(host)
+        with refusing(host.ledger_path, "error"):
+            host.engine.broken.add("resume")
+            host.engine.held.clear()
+            await creating
+            assert (await host.ask("POST", f"/v1/sandboxes/{sandbox}/timeout", {"timeout_sec": 5})).status == 500
+        assert (await host.ask("POST", f"/v1/sandboxes/{sandbox}/timeout", {"timeout_sec": 5})).code == "wrong_state"
+        assert await host.state(sandbox) == "error"
+
+
+async def test_what_was_destroyed_owes_nothing(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox, creating = await begun(host)
+        with refusing(host.ledger_path, "error"):
+            host.engine.broken.add("resume")
+            host.engine.held.clear()
+            await creating
+            assert (await host.ask("DELETE", f"/v1/sandboxes/{sandbox}")).json["state"] == "stopped"
+        assert host.sandboxes._owed._moves == {}
         await host.assert_nothing_is_used()

@@ -35,7 +35,7 @@ ACTIVITIES = st.none() | st.builds(Activity, last_ms=MOMENTS, is_busy=st.boolean
 
 @given(SANDBOXES, ACTIVITIES)
 def test_only_what_runs_or_is_paused_has_something_before_it(sandbox: Sandbox, activity: Activity | None) -> None:
-    step = following(sandbox, activity)
+    step = following(sandbox, activity, now_ms=0)
     if step is not None:
         assert (sandbox.state, step.why) in {
             (State.RUNNING, "timeout"),
@@ -46,13 +46,13 @@ def test_only_what_runs_or_is_paused_has_something_before_it(sandbox: Sandbox, a
 
 @given(SANDBOXES, MOMENTS)
 def test_a_busy_sandbox_is_never_idle(sandbox: Sandbox, last_ms: int) -> None:
-    step = following(sandbox, Activity(last_ms, is_busy=True))
+    step = following(sandbox, Activity(last_ms, is_busy=True), now_ms=0)
     assert step is None or step.why != "idle"
 
 
 @given(SANDBOXES)
 def test_a_sandbox_of_which_nothing_is_known_is_never_idle(sandbox: Sandbox) -> None:
-    step = following(sandbox, None)
+    step = following(sandbox, None, now_ms=0)
     assert step is None or step.why != "idle"
 
 
@@ -65,7 +65,7 @@ def test_of_what_may_happen_the_earliest_does(sandbox: Sandbox, last_ms: int) ->
         moments.append((sandbox.expires_ms, rules.on_timeout, "timeout"))
     if rules.idle_sec is not None:
         moments.append((last_ms + 1000 * rules.idle_sec, "pause", "idle"))
-    step = following(sandbox, Activity(last_ms, is_busy=False))
+    step = following(sandbox, Activity(last_ms, is_busy=False), now_ms=0)
     if not moments:
         assert step is None
         return
@@ -74,10 +74,19 @@ def test_of_what_may_happen_the_earliest_does(sandbox: Sandbox, last_ms: int) ->
     assert step.at_ms == min(moments)[0]
 
 
+@given(SANDBOXES, ACTIVITIES, MOMENTS)
+def test_a_timeout_that_is_due_comes_before_all_else(
+    sandbox: Sandbox, activity: Activity | None, expires_ms: int
+) -> None:
+    sandbox = replace(sandbox, state=State.RUNNING, expires_ms=expires_ms)
+    step = following(sandbox, activity, now_ms=expires_ms)
+    assert step == Next(sandbox.rules.on_timeout, expires_ms, "timeout")
+
+
 @given(SANDBOXES, ACTIVITIES)
 def test_a_paused_one_goes_only_if_its_rules_say_so(sandbox: Sandbox, activity: Activity | None) -> None:
     sandbox = replace(sandbox, state=State.PAUSED)
-    step = following(sandbox, activity)
+    step = following(sandbox, activity, now_ms=0)
     if sandbox.rules.paused_sec is None or sandbox.paused_ms is None:
         assert step is None
     else:
@@ -86,8 +95,8 @@ def test_a_paused_one_goes_only_if_its_rules_say_so(sandbox: Sandbox, activity: 
 
 @given(SANDBOXES, MOMENTS, st.integers(0, 1 << 40), st.booleans())
 def test_more_activity_never_brings_an_end_nearer(sandbox: Sandbox, last_ms: int, more_ms: int, is_busy: bool) -> None:
-    before = following(sandbox, Activity(last_ms, is_busy=False))
-    after = following(sandbox, Activity(last_ms + more_ms, is_busy))
+    before = following(sandbox, Activity(last_ms, is_busy=False), now_ms=0)
+    after = following(sandbox, Activity(last_ms + more_ms, is_busy), now_ms=0)
     if before is None:
         assert after is None
     else:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.poold.poold_fake_guest import refusal
 from tests.unit.poold.poold_host import Host, open_host
+from tests.unit.poold.poold_ledger import held
 
 pytestmark = pytest.mark.usefixtures("nothing_warm")
 
@@ -109,6 +110,20 @@ async def test_a_timeout_that_is_moved_at_the_last_moment_counts(tmp_path: Path)
         await host.sandboxes._turns.all_over()
         assert await host.state(sandbox) == "running"
         await host.later(1000, sandbox)
+        await host.until_state(sandbox, "stopped")
+
+
+async def test_a_deadline_that_was_moved_is_kept_whatever_happens_to_who_moved_it(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create(timeout_sec=3600)
+        async with held(host.services.ledger) as waiting:
+            moving = asyncio.ensure_future(host.sandboxes.set_timeout(sandbox, 1))
+            await host.until(lambda: waiting() == 1)
+            moving.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await moving
+        assert (await view(host, sandbox))["rules"]["timeout_sec"] == 1
         await host.until_state(sandbox, "stopped")
 
 

@@ -1,5 +1,6 @@
 """Guests' events in the timelines of their sandboxes: each once, in order, and never at the cost of another."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from poold.sandboxes.timeline import BURST, KEPT_BYTES, PER_SECOND, Allowance, _bounded
 from tests.unit.poold.poold_fake_guest import EVENTS, FakeGuest, chunk, refusal
 from tests.unit.poold.poold_host import Host, open_host
+from tests.unit.poold.poold_ledger import held
 
 pytestmark = pytest.mark.usefixtures("nothing_warm", "at_once")
 
@@ -128,6 +130,22 @@ async def test_a_guest_cannot_speak_in_its_hosts_name(tmp_path: Path) -> None:
             await host.ask("DELETE", f"/v1/sandboxes/{sandbox}")
             assert [kind for _, kind, _ in await stream.rest()] == ["stopped"]
         assert await host.state(sandbox) == "stopped"
+
+
+async def test_what_a_guest_told_while_its_end_was_written_down_does_not_follow_its_end(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox, guest = await with_guest(host)
+        guest.tell("process_started", n=1)
+        await until_told(host, sandbox, 1)
+        async with held(host.services.ledger) as waiting:
+            destroying = asyncio.ensure_future(host.sandboxes.destroy(sandbox))
+            await host.until(lambda: waiting() == 1)
+            guest.tell("process_ended", n=2)
+            guest.tell_raw(b'event: gap\ndata: {"first": 9}\n\n')
+            await host.until(lambda: waiting() >= 2)
+        await destroying
+        await host.audit()  # whatever waited is written
+        assert [event["kind"] for event in await told(host, sandbox)] == ["process_started", "stopped"]
 
 
 async def test_an_event_with_much_data_is_kept_without_it(tmp_path: Path) -> None:
