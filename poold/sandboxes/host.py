@@ -251,8 +251,8 @@ class Sandboxes:
             sandbox = await operations.pause(self._means, self._owed, live, caller, why)
         except BaseException:
             if live.place.machine is not None:  # it was not given up
+                live.rests_until_ms = self.now_ms() + round(1000 * RETRY_S)
                 self._watch(live)
-                self._again(sandbox_id)  # and not at once, if it was to be by itself: what failed may fail again
             raise
         self._means.metrics.pause_seconds.observe(time.monotonic() - began)
         self._arm(sandbox)
@@ -342,7 +342,9 @@ class Sandboxes:
         if step is None:
             self._timers.clear(sandbox.id)
         else:
-            self._timers.set(sandbox.id, (step.at_ms - self.now_ms()) / 1000)
+            live = self._live.get(sandbox.id)
+            at_ms = step.at_ms if live is None else max(step.at_ms, live.rests_until_ms)
+            self._timers.set(sandbox.id, (at_ms - self.now_ms()) / 1000)
 
     def _again(self, sandbox_id: str) -> None:
         """Look at the sandbox again soon: something that has to be could not be."""

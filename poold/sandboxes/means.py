@@ -97,6 +97,7 @@ class Live:
     guest: Guest
     active_ms: int
     users: int = 0  # requests under way and open terminals
+    rests_until_ms: int = 0  # after a pause that failed: not before is another one tried by itself
     listening: "asyncio.Task[None] | None" = None
 
     @property

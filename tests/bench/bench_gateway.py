@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from contract.keys import MAX_RATE, Key, key_id, new_secret
 from tests.bench import gateway_load
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SANDBOX = "/v1/sandboxes/sb-abcdefghijklmn23"
@@ -55,12 +56,6 @@ http {{
   }}
 }}
 """
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextlib.contextmanager

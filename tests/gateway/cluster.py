@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from contract.keys import Key, Scope, key_id, new_secret
-from tests.bench.host import free_port
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0

@@ -12,6 +12,7 @@ import pytest
 
 from tests.gateway.cluster import ask, wait_for
 from tests.gateway.preview_place import DOMAIN, LIMIT_S, Asked, Place, answering, mirror, service
+from tests.ports import free_port
 from tests.unit.poold.poold_host import OperatorsConnection
 
 HTML = "text/html,application/xhtml+xml"
@@ -118,9 +119,7 @@ async def test_a_forged_host_is_refused_and_written_down(place: Place, host: str
 
 
 async def test_a_port_where_nobody_listens_yet_says_so_to_people_and_programs(place: Place) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     reply = await place.as_owner(port)
     assert (reply.status, reply.json["error"]["code"]) == (502, "port_closed")
     page = await place.as_owner(port, Accept=HTML)

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from flow_servers import free_port, served
+from flow_servers import served
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import Request, Response, ServerConnection, serve
 from websockets.datastructures import Headers
@@ -18,6 +18,7 @@ from contract.errors import NotMine, WarrenError
 from gateway.headers import target_of
 from gateway.sockets import forward_socket, refuse_socket
 from gateway.upstream import Upstream
+from tests.ports import free_port
 
 Talk = Callable[[ServerConnection], Awaitable[None]]
 

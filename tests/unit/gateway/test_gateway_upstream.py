@@ -10,6 +10,7 @@ from flow_upstreams import asked, upstream_to
 from contract.errors import BadField
 from gateway.errors import HostBroken, HostUnreachable
 from gateway.upstream import Upstream, pool
+from tests.ports import free_port
 
 ANSWERS = {
     "with a length": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", 200, b"hello"),
@@ -103,10 +104,7 @@ async def test_what_may_not_be_done_twice_is_not_asked_twice() -> None:
 
 
 async def test_a_host_that_nobody_can_reach_has_not_heard_us() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    async with upstream_to(f"http://127.0.0.1:{port}") as upstream:
+    async with upstream_to(f"http://127.0.0.1:{free_port()}") as upstream:
         with pytest.raises(HostUnreachable) as caught:
             await asked(upstream)
         assert not caught.value.sent

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from tests.ports import free_port
 from tests.unit.guest.client import LIMIT_S, Client, Conversation
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -204,9 +205,7 @@ async def test_a_reader_that_stands_still_stops_the_service(guest: Client) -> No
 
 
 async def test_a_port_where_nobody_listens_is_closed(guest: Client) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     reply = await guest.call("GET", f"/ports/{port}/connect", Connection="Upgrade", Upgrade="tcp")
     assert (reply.status, reply.code) == (502, "port_closed")
     assert str(port) in reply.json["error"]["message"]

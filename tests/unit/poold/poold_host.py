@@ -32,6 +32,7 @@ from poold.sandboxes import Defaults, Means, Sandboxes, Sources
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
 from poold.strain import Watch
+from tests.ports import free_port
 from tests.signing import Gateway
 from tests.unit.poold.poold_fake_engine import FakeEngine
 
@@ -355,17 +356,10 @@ def _pki(folder: Path, keys: bytes | None) -> Path:
 def _config(folder: Path, pki: Path) -> Config:
     variables = {
         "POOLD_ENGINE": "local",
-        "POOLD_LISTEN": f"127.0.0.1:{_free_port()}",
+        "POOLD_LISTEN": f"127.0.0.1:{free_port()}",
         "POOLD_STATE_DIR": str(folder),
         "POOLD_RUN_DIR": str(folder),
         "POOLD_PKI": str(pki),
         "POOLD_NAME": NAME,
     }
     return Config.from_environment(variables, host_memory_mb=16_384, host_cpus=2)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -15,7 +15,7 @@ from poold import front as front_module
 from poold.config import Pki
 from poold.errors import ConfigError
 from poold.front import Certificates, Doors, Front
-from tests.bench.host import free_port
+from tests.ports import free_port
 from tests.unit.poold.poold_certificates import ADDRESS, GATEWAY, Authority
 
 LIMIT_S = 15.0

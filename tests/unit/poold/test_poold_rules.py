@@ -132,6 +132,7 @@ async def test_a_step_that_is_due_and_fails_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     monkeypatch.setattr("poold.sandboxes.host.RETRY_S", 0.02)
+    monkeypatch.setattr("poold.pool.ends.RETRY_S", 0.02)
     async with open_host(tmp_path) as host:
         sandbox = await host.create(timeout_sec=10, on_timeout=action)
         step = "save" if action == "pause" else "destroy"

@@ -67,7 +67,7 @@ async def test_a_machine_of_a_failed_create_that_could_not_be_removed_is_removed
     async with open_host(tmp_path) as host:
         host.engine.guests_say["/identity"] = refusal(500, "internal")
         host.engine.broken.add("destroy")
-        assert (await host.ask("POST", "/v1/sandboxes")).status == 500
+        assert (await host.ask("POST", "/v1/sandboxes")).status == 500  # restoring another one fails, too
         assert host.slots.free == SLOTS - 1
         host.engine.broken.clear()
         await until_nothing_is_used(host)
@@ -239,7 +239,7 @@ async def test_a_resume_that_failed_when_nothing_could_be_written_down_is_told_o
         await pause(host, sandbox)
         full[0] = True
         host.engine.guests[host.engine.machine_of(sandbox)].says["/identity"] = refusal(500, "internal")
-        assert (await resume(host, sandbox)).status == 500
+        assert (await resume(host, sandbox)).status == 502
         assert in_use(host) == NOTHING
         full[0] = False
         await host.until_state(sandbox, "error")
