@@ -23,7 +23,7 @@ from poold.cgroups import Cgroups, open_cgroups
 from poold.config import Config
 from poold.engines import Engine
 from poold.engines.qemu import QemuEngine
-from poold.engines.qemu.accel import find_accel
+from poold.engines.qemu.accel import UNTRIED, find_accel
 from poold.errors import ConfigError, HostFault, NetError
 from poold.images import HostImages, Images
 from poold.ledger import Ledger, retention, sandboxes
@@ -101,8 +101,8 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
 
 
 async def stop_all(config: Config, sources: Sources) -> None:
-    """End every machine that a former daemon left running. What is paused stays on disk."""
-    async with _opened(config, Metrics()) as ledger, _ground(config, ledger, sources, keep=False) as (ground, todo, _):
+    """End every machine that a former daemon left running. What is paused stays on disk. Needs no image."""
+    async with _opened(config, Metrics()) as ledger, _ground(config, ledger, sources, ends=True) as (ground, todo, _):
         for action in todo.adopt:
             log.info("stopping", extra={"sandbox": action.sandbox.id})
             stop = partial(
@@ -144,10 +144,13 @@ def _only_one(state_dir: Path) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def _ground(
-    config: Config, ledger: Ledger, sources: Sources, *, keep: bool = True
+    config: Config, ledger: Ledger, sources: Sources, *, ends: bool = False
 ) -> AsyncIterator[tuple[Ground, reconcile.Plan, reconcile.Recovery]]:
-    """What machines stand on, cleared of everything that should not be there. Slots of running machines are kept."""
-    ground = await (_local(config) if config.engine == "local" else _qemu(config))
+    """What machines stand on, cleared of everything that should not be there.
+
+    Slots of running machines are kept, unless whoever asks `ends` them all. Then none is started, either.
+    """
+    ground = await (_local(config) if config.engine == "local" else _qemu(config, starts=not ends))
     try:
         rows = await ledger.read(sandboxes.alive)
         found = await asyncio.to_thread(ground.engine.found)
@@ -156,7 +159,7 @@ async def _ground(
         if ground.cgroups is not None:
             running = {action.machine_id for action in todo.adopt}
             recovery.removed += await finish(asyncio.to_thread(_sweep_groups, ground.cgroups, running))
-        kept = {action.slot for action in todo.adopt} if keep else set()
+        kept = set() if ends else {action.slot for action in todo.adopt}
         async with _slots(config, ground, kept):
             yield ground, todo, recovery
     finally:
@@ -192,17 +195,10 @@ async def _slots(config: Config, ground: Ground, keep: Collection[int]) -> Async
             slots.spare_taken()  # whatever is still in use, a machine runs in it
 
 
-async def _qemu(config: Config) -> Ground:
+async def _qemu(config: Config, *, starts: bool) -> Ground:
+    """Only an engine that `starts` machines needs images, and to know how their instructions are run."""
     images = Images(config.images_dir)
-    names = images.names()
-    for name in config.pool:
-        if name not in names:
-            raise ConfigError(
-                f"POOLD_POOL has {name!r}, but {config.images_dir} has only: {', '.join(names) or 'nothing'}"
-            )
-    if not names:
-        raise ConfigError(f"POOLD_IMAGES={config.images_dir} has no image: run 'make images'")
-    accel = await find_accel(images.find(names[0]))
+    accel = await find_accel(images.find(_checked(config, images)[0])) if starts else UNTRIED
     log.info("engine", extra={"accel": accel.name})
     cgroups = open_cgroups(name=config.cgroup, io_device=config.state_dir)
     engine = QemuEngine(
@@ -214,6 +210,19 @@ async def _qemu(config: Config) -> Ground:
     )
     ground = Ground(engine, images, accel.name, config.base_uid, cgroups, PlainSlots(0, uid=0), lambda _: None)
     return ground
+
+
+def _checked(config: Config, images: Images) -> list[str]:
+    """The names of all images. There is one at least, and every one that the pool is to have."""
+    names = images.names()
+    for name in config.pool:
+        if name not in names:
+            raise ConfigError(
+                f"POOLD_POOL has {name!r}, but {config.images_dir} has only: {', '.join(names) or 'nothing'}"
+            )
+    if not names:
+        raise ConfigError(f"POOLD_IMAGES={config.images_dir} has no image: run 'make images'")
+    return names
 
 
 async def _local(config: Config) -> Ground:

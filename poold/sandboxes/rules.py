@@ -3,6 +3,7 @@
 from contract.errors import BadField
 from contract.models import Caller, CreateSandbox, Rules, RulesAsked
 from poold.ledger import rules
+from poold.lifetimes import finish
 from poold.sandboxes.means import Means
 
 KNOWN_OWNERS = 10_000  # whose rules are kept in memory
@@ -21,6 +22,10 @@ class OwnersRules:
         return await self._means.ledger.read(lambda db: rules.get(db, owner))
 
     async def put(self, owner: str, asked: RulesAsked, caller: Caller) -> None:
+        """Replace the owner's rules. Once they are written they count, also if the caller leaves."""
+        await finish(self._put(owner, asked, caller))
+
+    async def _put(self, owner: str, asked: RulesAsked, caller: Caller) -> None:
         now_ms = self._means.sources.now_ms()
         await self._means.ledger.write(lambda db: rules.put(db, owner, asked, now_ms=now_ms, request=caller.request))
         self._known[owner] = asked
@@ -31,8 +36,8 @@ class OwnersRules:
         if of_owner is None:  # a claim waits for no file the second time
             if len(self._known) >= KNOWN_OWNERS:
                 self._known.clear()
-            read = await self.get(caller.owner)
-            of_owner = self._known.setdefault(caller.owner, read)  # they may have been put meanwhile
+            # They may have been replaced while they were read: what `put` knows is newer.
+            of_owner = self._known.setdefault(caller.owner, await self.get(caller.owner))
         wanted = request.rules.over(of_owner.over(self._usual))
         engine = self._means.pool.engine
         if not engine.can_save and (wanted.on_timeout == "pause" or wanted.idle_sec is not None):

@@ -61,13 +61,12 @@ class Host:
         self.process.kill()
         self.process.wait()
 
-    def stop_all(self) -> None:
-        """End every machine that a stopped poold left."""
+    def stop_all(self, **variables: str) -> None:
+        """End every machine that a stopped poold left. Some variables may be others than it had."""
         with (self.folder / "log").open("ab") as log:
             argv = [sys.executable, "-m", "poold", "--stop-all"]
-            done = subprocess.run(
-                argv, cwd=ROOT, env=self.environment, stdout=log, stderr=log, timeout=120, check=False
-            )
+            environment = {**self.environment, **variables}
+            done = subprocess.run(argv, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=120, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"poold --stop-all failed:\n{self.log()[-3000:]}")
 

@@ -140,6 +140,25 @@ def test_a_poold_that_is_killed_on_a_full_disk_starts_again_when_there_is_room(o
         assert set(marks) <= set(sandbox.sh("ls").split())
 
 
+def test_a_disk_that_fills_up_in_the_middle_of_a_creation_leaves_none_half_made(open_own: OpenOwn, state: Path) -> None:
+    with open_own(POOLD_MIN_DISK_MB="1") as host:
+        api = Api(host)
+        refused = 0
+        for pages in ROOM_PAGES:
+            filler = _fill(state)
+            os.truncate(filler, filler.stat().st_size - pages * PAGE)
+            reply = api.post("/v1/sandboxes")
+            refused += _is_full(reply)
+            filler.unlink()
+            until(lambda: api.call("GET", "/readyz").status == 200)
+            if reply.status == 201:
+                assert api.call("DELETE", f"/v1/sandboxes/{reply.json['id']}").status == 200
+        assert refused, "the disk was never full in time"
+        until(lambda: api.call("GET", "/v1/sandboxes?state=starting").json["sandboxes"] == [])
+        with api.sandbox() as another:
+            assert another.sh("echo alive") == "alive"
+
+
 def test_a_disk_that_fills_up_in_the_middle_of_a_pause_or_a_resume_leaves_no_sandbox_stuck(
     open_own: OpenOwn, state: Path
 ) -> None:

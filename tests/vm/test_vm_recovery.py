@@ -193,14 +193,16 @@ def test_a_poold_that_is_stopped_leaves_sandboxes_running_and_ends_what_is_under
         assert sandboxes[0].run(["pgrep", "-x", "-f", "sleep 1000"])["exit_code"] == 0
 
 
-def test_all_machines_can_be_ended_without_a_poold_and_paused_ones_stay(open_own: OpenOwn, state: Path) -> None:
+def test_all_machines_can_be_ended_without_a_poold_or_an_image_and_paused_ones_stay(
+    open_own: OpenOwn, state: Path
+) -> None:
     with open_own() as host:
         api = Api(host)
         running, paused = api.create(), api.create()
         paused.sh("echo kept > file")
         paused.pause()
         host.stop()
-        host.stop_all()
+        host.stop_all(POOLD_IMAGES=str(state / "nowhere"))
         assert traces.machines(state) == {}
         assert traces.folders(state) == {traces.ledger_machine(state, paused.id)}
         assert traces.mounts(host.socket.parent) == []

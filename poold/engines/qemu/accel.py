@@ -11,6 +11,7 @@ from poold.images import Image
 
 TRY_LIMIT_S = 5.0  # a kernel prints its first line within a tenth of a second on KVM that works
 FIRST_WORDS = b"Linux version"
+UNTRIED = Accel("tcg", tsc_khz=0)  # for an engine that starts nothing: there may be no kernel to try it with
 
 
 async def find_accel(image: Image) -> Accel:

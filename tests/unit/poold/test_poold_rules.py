@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from contract.models import LOCAL_OWNER, Caller, RulesAsked
 from tests.unit.poold.poold_fake_guest import refusal
 from tests.unit.poold.poold_host import Host, open_host
 from tests.unit.poold.poold_ledger import held
@@ -125,6 +126,41 @@ async def test_a_deadline_that_was_moved_is_kept_whatever_happens_to_who_moved_i
             await moving
         assert (await view(host, sandbox))["rules"]["timeout_sec"] == 1
         await host.until_state(sandbox, "stopped")
+
+
+async def test_rules_that_were_written_down_count_whatever_happens_to_who_wrote_them(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        await host.create()  # its owner's rules are in memory now
+        async with held(host.services.ledger) as waiting:
+            putting = asyncio.ensure_future(host.sandboxes.rules.put(LOCAL_OWNER, RulesAsked(idle_sec=7), Caller()))
+            await host.until(lambda: waiting() == 1)
+            putting.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await putting
+        assert (await view(host, await host.create()))["rules"]["idle_sec"] == 7
+
+
+async def test_rules_that_change_while_they_are_read_count_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_host(tmp_path) as host:
+        rules, has_read, go_on = host.sandboxes.rules, asyncio.Event(), asyncio.Event()
+        read = rules.get
+
+        async def slow(owner: str) -> RulesAsked:
+            found = await read(owner)
+            has_read.set()
+            await go_on.wait()
+            return found
+
+        monkeypatch.setattr(rules, "get", slow)
+        creating = asyncio.ensure_future(host.create())
+        await has_read.wait()
+        await rules.put(LOCAL_OWNER, RulesAsked(idle_sec=7), Caller())
+        go_on.set()
+        await creating
+        assert (await view(host, await host.create()))["rules"]["idle_sec"] == 7
 
 
 @pytest.mark.parametrize("action", ["pause", "destroy"])

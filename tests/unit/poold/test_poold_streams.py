@@ -16,7 +16,7 @@ async def test_a_timeline_is_paged(tmp_path: Path) -> None:
         path = f"/v1/sandboxes/{sandbox}/events"
         events = (await host.ask("GET", path)).json["events"]
         assert [(event["seq"], event["kind"]) for event in events] == [(1, "created"), (2, "starting"), (3, "running")]
-        assert events[0].keys() == {"id", "stream", "seq", "at_ms", "kind", "data"}
+        assert events[0].keys() == {"id", "stream", "seq", "at_ms", "by", "kind", "data"}
         assert {event["stream"] for event in events} == {sandbox}
         assert (await host.ask("GET", f"{path}?after=1&limit=1")).json["events"] == events[1:2]
         assert (await host.ask("GET", path, Last_Event_ID="2")).json["events"] == events[2:]
