@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from contract.errors import BadField
 from contract.hosts import NAME, host_address, is_loopback
+from contract.settings import BadSetting, Settings
 from gateway.errors import ConfigError
 
 ON_OR_OFF = re.compile("on|off")
@@ -55,16 +56,22 @@ class Config:
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, hostname: str) -> "Config":
         """Everything is checked here; messages name the variable and the value."""
-        read = _Reader(environ)
+        try:
+            return cls._read(_Reader(environ), hostname)
+        except BadSetting as error:
+            raise ConfigError(str(error)) from None
+
+    @classmethod
+    def _read(cls, read: "_Reader", hostname: str) -> "Config":
         host, port = read.listen("GATEWAY_LISTEN", "127.0.0.1:8080")
         certificate, key = read.pair("GATEWAY_TLS_CERT", "GATEWAY_TLS_KEY")
         if certificate is None and not is_loopback(host):
-            raise ConfigError(
+            raise BadSetting(
                 f"GATEWAY_LISTEN is {host}, not a loopback address: "
                 "set GATEWAY_TLS_CERT and GATEWAY_TLS_KEY, or put a proxy with TLS before a gateway on loopback"
             )
         return cls(
-            name=read.matching("GATEWAY_NAME", NAME, _plain_name(hostname)),
+            name=read.optional("GATEWAY_NAME", NAME, _plain_name(hostname)),
             host=host,
             port=port,
             tls_certificate=certificate,
@@ -72,64 +79,52 @@ class Config:
             registry=read.folder("GATEWAY_REGISTRY", "keys are read from there"),
             hosts=read.hosts("GATEWAY_HOSTS"),
             pki=Pki(read.folder("GATEWAY_PKI", "`pooldctl pki issue CA-FOLDER gateway NAME --out FOLDER` makes it")),
-            domain=read.matching("GATEWAY_DOMAIN", DOMAIN, "") or None,
+            domain=read.optional("GATEWAY_DOMAIN", DOMAIN, "") or None,
             workers=read.integer("GATEWAY_WORKERS", 1, 1, 256),
-            access_log=read.matching("GATEWAY_ACCESS_LOG", ON_OR_OFF, "on") == "on",
+            access_log=read.optional("GATEWAY_ACCESS_LOG", ON_OR_OFF, "on") == "on",
         )
 
 
-class _Reader:
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-
-    def integer(self, name: str, default: int, low: int, high: int) -> int:
-        text = self._environ.get(name, str(default))
-        if not re.fullmatch(r"[0-9]{1,12}", text) or not low <= int(text) <= high:
-            raise ConfigError(f"{name} must be a whole number from {low} to {high}, got {text!r}")
-        return int(text)
-
-    def matching(self, name: str, pattern: re.Pattern[str], default: str) -> str:
-        text = self._environ.get(name, default)
-        if text and not pattern.fullmatch(text):
-            raise ConfigError(f"{name} must match {pattern.pattern}, got {text!r}")
-        return text
+class _Reader(Settings):
+    def optional(self, name: str, pattern: re.Pattern[str], default: str) -> str:
+        """What matches, or nothing."""
+        is_empty = self._environ.get(name, default) == ""
+        return "" if is_empty else self.matching(name, pattern, default, told=f"match {pattern.pattern}")
 
     def listen(self, name: str, default: str) -> tuple[str, int]:
         text = self._environ.get(name, default)
-        host, _, port = text.rpartition(":")
-        if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65_535:
-            raise ConfigError(f"{name} must be ADDRESS:PORT, got {text!r}")
-        return host.strip("[]"), int(port)
+        if not text.rpartition(":")[0]:
+            raise BadSetting(f"{name} must be ADDRESS:PORT, got {text!r}")
+        return self.address(name, default)
 
     def pair(self, first: str, second: str) -> tuple[Path | None, Path | None]:
         """Two files that need each other."""
-        files = [Path(self._environ[name]).absolute() if self._environ.get(name) else None for name in (first, second)]
+        files = [self.path(first), self.path(second)]
         for name, path in zip((first, second), files, strict=True):
             if path is not None and not path.is_file():
-                raise ConfigError(f"{name}: there is no file {str(path)!r}")
+                raise BadSetting(f"{name}: there is no file {str(path)!r}")
         if (files[0] is None) != (files[1] is None):
-            raise ConfigError(f"{first} and {second} go together, and only one of them is set")
+            raise BadSetting(f"{first} and {second} go together, and only one of them is set")
         return files[0], files[1]
 
     def folder(self, name: str, why: str) -> Path:
-        text = self._environ.get(name, "")
-        if not text:
-            raise ConfigError(f"{name} must name a folder: {why}")
-        path = Path(text).absolute()
+        path = self.path(name)
+        if path is None:
+            raise BadSetting(f"{name} must name a folder: {why}")
         if not path.is_dir():
-            raise ConfigError(f"{name}: there is no folder {text!r}")
+            raise BadSetting(f"{name}: there is no folder {self._environ[name]!r}")
         return path
 
     def hosts(self, name: str) -> dict[str, str]:
         """`NAME=ADDRESS` or just `ADDRESS`, with commas between; without a name it is that of the machine."""
         entries = [part.strip() for part in self._environ.get(name, "").split(",") if part.strip()]
         if len(entries) > MAX_HOSTS:
-            raise ConfigError(f"{name} has {len(entries)} hosts; at most {MAX_HOSTS} are possible")
+            raise BadSetting(f"{name} has {len(entries)} hosts; at most {MAX_HOSTS} are possible")
         found: dict[str, str] = {}
         for entry in entries:
             host, address = _host(name, entry)
             if host in found:
-                raise ConfigError(f"{name} has two hosts named {host!r}: write NAME=ADDRESS")
+                raise BadSetting(f"{name} has two hosts named {host!r}: write NAME=ADDRESS")
             found[host] = address
         return found
 
@@ -141,10 +136,10 @@ def _host(variable: str, entry: str) -> tuple[str, str]:
     try:
         host_address(address)
     except BadField as error:
-        raise ConfigError(f"{variable}: {error.message}") from None
+        raise BadSetting(f"{variable}: {error.message}") from None
     name = name or (urlsplit(address).hostname or "")
     if not NAME.fullmatch(name):
-        raise ConfigError(f"{variable}: {name!r} is not a host's name; write NAME=ADDRESS")
+        raise BadSetting(f"{variable}: {name!r} is not a host's name; write NAME=ADDRESS")
     return name, address
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from contract.errors import BadField
 from contract.hosts import NAME, host_address
 from contract.models import MAX_TIMEOUT_S, Rules, ShapeLimits
+from contract.settings import BadSetting, Settings
 from poold.errors import ConfigError
 
 DEFAULT_STATE_DIR = Path("/var/lib/warren")
 ENGINES = ("qemu", "local")
+GROUP = re.compile(r"[a-z][a-z0-9-]{0,63}")
 POOL_ENTRY = re.compile(r"([a-z][a-z0-9_-]*)=([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
@@ -85,6 +87,13 @@ class Config:
         cls, environ: Mapping[str, str], *, host_memory_mb: int, host_cpus: int, hostname: str = "localhost"
     ) -> "Config":
         """Everything is checked here; messages name the variable and the value."""
+        try:
+            return cls._read(environ, host_memory_mb, host_cpus, hostname)
+        except BadSetting as error:
+            raise ConfigError(str(error)) from None
+
+    @classmethod
+    def _read(cls, environ: Mapping[str, str], host_memory_mb: int, host_cpus: int, hostname: str) -> "Config":
         read = _Reader(environ)
         pki = read.pki("POOLD_PKI")
         is_tls = pki is not None and pki.has_certificates
@@ -98,7 +107,7 @@ class Config:
             host=host,
             port=port,
             advertise=read.advertise("POOLD_ADVERTISE", host, port, is_tls=is_tls),
-            registry=read.folder("POOLD_REGISTRY"),
+            registry=read.path("POOLD_REGISTRY"),
             pki=pki,
             is_tls=is_tls,
             state_dir=state_dir,
@@ -121,7 +130,7 @@ class Config:
             keep_audit_days=read.integer("POOLD_KEEP_AUDIT_DAYS", 365, 1, 36_500),
             min_memory_mb=read.integer("POOLD_MIN_MEMORY_MB", 512, 1, 1 << 40),
             min_disk_mb=read.integer("POOLD_MIN_DISK_MB", 2048, 1, 1 << 40),
-            cgroup=read.name("POOLD_CGROUP", _group_of(state_dir)),
+            cgroup=read.group("POOLD_CGROUP", _group_of(state_dir)),
         )
 
     @property
@@ -146,60 +155,33 @@ def _group_of(state_dir: Path) -> str:
     return f"warren-{hashlib.sha256(bytes(state_dir)).hexdigest()[:8]}"
 
 
-class _Reader:
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
+class _Reader(Settings):
+    def host_name(self, name: str, default: str) -> str:
+        return self.matching(name, NAME, default, told="be small letters, digits, . and -, at most 63")
 
-    def integer(self, name: str, default: int, low: int, high: int) -> int:
-        text = self._environ.get(name, str(default))
-        if not re.fullmatch(r"[0-9]{1,12}", text) or not low <= int(text) <= high:
-            raise ConfigError(f"{name} must be a whole number from {low} to {high}, got {text!r}")
-        return int(text)
-
-    def name(self, name: str, default: str) -> str:
-        text = self._environ.get(name, default)
-        if not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", text):
-            raise ConfigError(f"{name} must be a short name of small letters, digits and -, got {text!r}")
-        return text
-
-    def one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:
-        text = self._environ.get(name, default)
-        if text not in allowed:
-            raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {text!r}")
-        return text
-
-    def folder(self, name: str) -> Path | None:
-        text = self._environ.get(name)
-        return None if not text else Path(text).absolute()
+    def group(self, name: str, default: str) -> str:
+        return self.matching(name, GROUP, default, told="be a short name of small letters, digits and -")
 
     def pki(self, name: str) -> Pki | None:
-        folder = self.folder(name)
+        folder = self.path(name)
         if folder is not None and not folder.is_dir():
-            raise ConfigError(f"{name} must be a folder that 'pooldctl pki issue' made, got {self._environ[name]!r}")
+            raise BadSetting(f"{name} must be a folder that 'pooldctl pki issue' made, got {self._environ[name]!r}")
         return None if folder is None else Pki(folder)
-
-    def host_name(self, name: str, default: str) -> str:
-        text = self._environ.get(name, default)
-        if not NAME.fullmatch(text):
-            raise ConfigError(f"{name} must be small letters, digits, . and -, at most 63, got {text!r}")
-        return text
 
     def listen(self, name: str, default: str, *, may_be_any: bool) -> tuple[str, int]:
         """Without TLS, or with an engine that isolates nothing, an address on loopback."""
         text = self._environ.get(name, default)
-        host, _, port = text.rpartition(":")
-        if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65_535:
-            raise ConfigError(f"{name} must be ADDRESS:PORT, got {text!r}")
+        host, port = self.address(name, default)
         try:
-            address = ipaddress.ip_address(host.strip("[]"))
+            address = ipaddress.ip_address(host)
         except ValueError:
-            raise ConfigError(f"{name} must be an IP address and a port, got {text!r}") from None
+            raise BadSetting(f"{name} must be an IP address and a port, got {text!r}") from None
         if not address.is_loopback and not may_be_any:
-            raise ConfigError(
+            raise BadSetting(
                 f"{name} must be a loopback address (127.0.0.1 or [::1]), got {text!r}; others need POOLD_PKI with"
                 " ca.pem, host.pem and host.key, and an engine that isolates"
             )
-        return host.strip("[]"), int(port)
+        return host, port
 
     def advertise(self, name: str, host: str, port: int, *, is_tls: bool) -> str:
         """How gateways reach this host."""
@@ -208,14 +190,14 @@ class _Reader:
         text = self._environ.get(name)
         if text is None:
             if address.is_unspecified:
-                raise ConfigError(f"{name} must be set, as {scheme}://ADDRESS:PORT: POOLD_LISTEN is every address")
+                raise BadSetting(f"{name} must be set, as {scheme}://ADDRESS:PORT: POOLD_LISTEN is every address")
             return f"{scheme}://{f'[{host}]' if address.version == 6 else host}:{port}"
         if not text.startswith(f"{scheme}://"):
-            raise ConfigError(f"{name} must be {scheme}://ADDRESS:PORT, got {text!r}")
+            raise BadSetting(f"{name} must be {scheme}://ADDRESS:PORT, got {text!r}")
         try:
             return host_address(text, name)
         except BadField as error:
-            raise ConfigError(str(error)) from None
+            raise BadSetting(str(error)) from None
 
     def pool(self, name: str, default: str) -> dict[str, PoolSize]:
         """`image=floor-ceiling` or `image=floor`, with commas between."""
@@ -224,10 +206,10 @@ class _Reader:
         for entry in filter(None, (part.strip() for part in text.split(","))):
             match = POOL_ENTRY.fullmatch(entry)
             if match is None:
-                raise ConfigError(f"{name} must be like 'python=2-8,minimal=1', got {entry!r}")
+                raise BadSetting(f"{name} must be like 'python=2-8,minimal=1', got {entry!r}")
             floor = int(match[2])
             ceiling = int(match[3] or max(floor, 1))
             if ceiling < floor:
-                raise ConfigError(f"{name}: the ceiling is below the floor in {entry!r}")
+                raise BadSetting(f"{name}: the ceiling is below the floor in {entry!r}")
             sizes[match[1]] = PoolSize(floor, ceiling)
         return sizes

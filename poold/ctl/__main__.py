@@ -51,7 +51,7 @@ def _run(argv: Sequence[str]) -> int:
     # Only what this command needs is imported: people wait for the rest.
     from poold.ctl.client import Client
     from poold.ctl.context import Context
-    from poold.ctl.output import Output
+    from warren_console.output import Output
 
     module, _, function = asked.run.partition(".")
     command = getattr(importlib.import_module(f"poold.ctl.{module}"), function)
@@ -78,7 +78,7 @@ def _socket(environ: Mapping[str, str]) -> str:
 
 
 def _complain(error: CtlError) -> None:
-    from poold.ctl.output import say
+    from poold.ctl.program import say
 
     say(error.message)
     if error.hint:

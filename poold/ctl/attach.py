@@ -1,10 +1,11 @@
 """`pooldctl attach`: a shell in a sandbox, on our own terminal, that lives on when we leave it."""
 
+import contextlib
 import json
 import os
 import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,20 +17,40 @@ from poold.ctl.context import Context
 from poold.ctl.errors import CtlError, Refused, Unreachable, UsageError
 from poold.ctl.execute import exit_code
 from poold.ctl.ids import resolve
-from poold.ctl.left import Left
-from poold.ctl.output import say
-from poold.ctl.session import KEYBOARD, SCREEN, Session, terminal_size
+from poold.ctl.program import PROGRAM, say
+from warren_console.left import Left
+from warren_console.session import KEYBOARD, SCREEN, Session, terminal_size
 
 CLOSE_LIMIT_S = 1.0  # poold's goodbye is not worth a longer wait
 MAX_FRAME_BYTES = 16 << 20
 GONE = ("not_found", "process_ended", "bad_request")  # what poold says of a shell that is no more
 
 
-@dataclass(frozen=True)
 class _Shell:
-    socket: ClientConnection
-    pid: int
-    is_again: bool  # it was there before
+    """A terminal at poold. `end` is what poold said last, or None if it said nothing."""
+
+    def __init__(self, socket: ClientConnection, pid: int, *, is_again: bool) -> None:
+        self.pid = pid
+        self.is_again = is_again  # it was there before
+        self.end: dict[str, Any] | None = None
+        self._socket = socket
+
+    def __iter__(self) -> Iterator[bytes]:
+        with contextlib.suppress(ValueError):  # what is no JSON is no last word
+            for message in self._socket:
+                if isinstance(message, bytes):
+                    yield message
+                elif (told := json.loads(message)).get("type") in ("exit", "error"):
+                    self.end = told
+
+    def write(self, data: bytes) -> None:
+        self._socket.send(data)
+
+    def resize(self, columns: int, rows: int) -> None:
+        self._socket.send(json.dumps({"type": "resize", "cols": columns, "rows": rows}))
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 def attach(context: Context) -> int:
@@ -38,23 +59,23 @@ def attach(context: Context) -> int:
     if not os.isatty(KEYBOARD) or not os.isatty(SCREEN):
         raise UsageError("attach needs a terminal", hint="without one: pooldctl exec ID -- CMD…")
     sandbox = resolve(context.poold, context.asked.sandbox)
-    left = Left(sandbox, os.environ)
+    left = Left(PROGRAM, sandbox, os.environ)
     shell = _find(context, sandbox, left)
     if not context.asked.quiet:
         where = f"{'back in' if shell.is_again else 'in'} process {shell.pid} of {sandbox}"
         say(f"{where}; {context.asked.detach_key} leaves it running" if detach else where)
-    session = Session(shell.socket, detach=detach, is_again=shell.is_again)
+    session = Session(shell, ConnectionClosed, detach=detach, is_again=shell.is_again)
     try:
         is_left = session.run()
     finally:
-        if session.end is None:  # however we left, it lives on
+        if shell.end is None:  # however we left, it lives on
             left.put(shell.pid)
-    if session.end is None or session.end["type"] != "exit":
+    if shell.end is None or shell.end["type"] != "exit":
         sys.stderr.write("\n")  # the cursor may be anywhere in its line
-    if is_left:
+    if is_left and shell.end is None:
         say(f"left; come back with: pooldctl attach {sandbox}")
         return errors.DONE
-    return _ended(context, sandbox, session.end)
+    return _ended(context, sandbox, shell.end)
 
 
 def detach_byte(name: str) -> bytes:

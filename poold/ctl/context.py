@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass
 
 from poold.ctl.client import Client
-from poold.ctl.output import Output
+from warren_console.output import Output
 
 
 @dataclass(frozen=True)

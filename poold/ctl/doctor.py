@@ -8,7 +8,7 @@ from enum import StrEnum
 from poold.ctl import errors
 from poold.ctl.context import Context
 from poold.ctl.facts import UNLIMITED, Facts, gather
-from poold.ctl.text import size
+from warren_console.text import size
 
 # Each machine holds a few dozen files open in poold and QEMU; poold's own limit is what matters.
 FILES = (1024, 16_384)  # fewer fail, fewer warn

@@ -9,10 +9,10 @@ from poold.ctl.client import Event
 from poold.ctl.context import Context
 from poold.ctl.errors import Unreachable
 from poold.ctl.ids import resolve
-from poold.ctl.output import moment
 from poold.ctl.parser import MAX_PAGE
 from poold.ctl.tail import Rows, last_rows
-from poold.ctl.text import cut
+from warren_console.output import moment
+from warren_console.text import cut
 
 TITLES = ("AT", "STREAM", "KIND", "DATA")
 KIND_COLUMNS = 18

@@ -1,7 +1,6 @@
 """`pooldctl exec`: one command in a sandbox, its output as it comes and byte for byte, its exit code as ours."""
 
 import base64
-import os
 import signal
 import sys
 from typing import Any, NoReturn
@@ -12,7 +11,8 @@ from poold.ctl.client import Client, encoded
 from poold.ctl.context import Context
 from poold.ctl.errors import CtlError, Refused, UsageError
 from poold.ctl.ids import resolve
-from poold.ctl.output import say
+from poold.ctl.program import say
+from warren_console.output import write_all
 
 MAX_BODY_BYTES = 1 << 20  # of a request to poold
 OUTPUT = {"stdout": 1, "stderr": 2}
@@ -70,7 +70,7 @@ def _execute(poold: Client, sandbox: str, request: dict[str, Any]) -> int:
                 if event.kind == "start":
                     pid = event.data["pid"]
                 elif event.kind in OUTPUT:
-                    _write(OUTPUT[event.kind], base64.b64decode(event.data["data"]))
+                    write_all(OUTPUT[event.kind], base64.b64decode(event.data["data"]))
                 elif event.kind == "exit":
                     return exit_code(event.data)
                 elif event.kind == "error":
@@ -80,12 +80,6 @@ def _execute(poold: Client, sandbox: str, request: dict[str, Any]) -> int:
             say(f"left; the command goes on in the sandbox as process {pid}")
         raise
     raise CtlError("poold went away before the command ended; how it ends is not known", hint="pooldctl status")
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    """All of it, past every buffer, or `BrokenPipeError`."""
-    while data:
-        data = data[os.write(descriptor, data) :]
 
 
 def exit_code(ended: dict[str, Any]) -> int:

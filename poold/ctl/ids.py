@@ -4,7 +4,7 @@ from contract.ids import SANDBOX
 from contract.states import State
 from poold.ctl.client import Client
 from poold.ctl.errors import NoSuchThing, UsageError
-from poold.ctl.text import clean
+from warren_console.text import clean
 
 KIND = "sb-"
 MIN_CHARS = 4  # after the kind; fewer are not meant to name one

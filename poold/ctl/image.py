@@ -10,8 +10,8 @@ from typing import Any
 from poold.ctl import errors
 from poold.ctl.context import Context
 from poold.ctl.errors import CtlError, Refused, Unreachable
-from poold.ctl.output import say
-from poold.ctl.text import size
+from poold.ctl.program import say
+from warren_console.text import size
 
 TITLES = ("NAME", "KEY", ">SIZE", "BUILT", "IN USE", "PATH")
 KEY_CHARS = 12

@@ -11,10 +11,10 @@ from contract.keys import Key, KeyAsked
 from poold.ctl import errors
 from poold.ctl.context import Context
 from poold.ctl.errors import UsageError
-from poold.ctl.output import say
-from poold.ctl.text import megabytes, relative
+from poold.ctl.program import say
 from poold.ctl.told import told
 from poold.keyring import SHOWN_CHARS, Keyring
+from warren_console.text import megabytes, relative
 
 DAY_MS = 24 * 3600 * 1000
 TITLES = ("ID", "OWNER", "PLAN", "SCOPES", ">VCPUS", ">MEMORY", ">DISK", ">RATE", "CREATED", "EXPIRES", "STATE", "NAME")

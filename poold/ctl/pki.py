@@ -13,10 +13,11 @@ from contract.tickets import public_pems
 from poold import files, pki
 from poold.ctl import errors
 from poold.ctl.context import Context
-from poold.ctl.output import moment, say
 from poold.ctl.pki_facts import find_kind, folder_facts
+from poold.ctl.program import say
 from poold.ctl.told import told
 from poold.errors import ConfigError
+from warren_console.output import moment
 
 CA, CA_KEY = "ca.pem", "ca.key"
 TICKETS, TICKETS_PUBLIC = "tickets.key", "tickets.pub"

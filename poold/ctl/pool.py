@@ -4,7 +4,7 @@ from typing import Any
 
 from poold.ctl import errors
 from poold.ctl.context import Context
-from poold.ctl.text import megabytes
+from warren_console.text import megabytes
 
 SHARE_TITLES = ("IMAGE", ">VCPUS", ">MEMORY", ">DISK", ">WARM", ">WANTED", ">FLOOR", ">CEILING")
 

@@ -6,9 +6,9 @@ from typing import Any
 from poold.ctl import errors
 from poold.ctl.context import Context
 from poold.ctl.ids import resolve
-from poold.ctl.output import moment
 from poold.ctl.tail import Rows, last_rows
-from poold.ctl.text import size
+from warren_console.output import moment
+from warren_console.text import size
 
 AUDIT_TITLES = (">SEQ", "AT", "OWNER", "SANDBOX", "ACTION", ">EXIT", ">TOOK", ">BYTES", "DETAIL")
 

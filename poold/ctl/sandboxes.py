@@ -8,9 +8,10 @@ from poold.ctl import errors
 from poold.ctl.context import Context
 from poold.ctl.errors import CtlError
 from poold.ctl.ids import resolve
-from poold.ctl.output import moment, say
 from poold.ctl.parser import RULES
-from poold.ctl.text import clean_lines, megabytes, pairs, relative, span
+from poold.ctl.program import say
+from warren_console.output import moment
+from warren_console.text import clean_lines, megabytes, pairs, relative, span
 
 TITLES = ("ID", "STATE", "IMAGE", ">VCPUS", ">MEMORY", "CREATED", "NEXT", "OWNER", "NOTE")
 Row = dict[str, Any]

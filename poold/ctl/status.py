@@ -5,7 +5,7 @@ from typing import Any
 from poold.ctl import errors
 from poold.ctl.context import Context
 from poold.ctl.pool import SHARE_TITLES, share_cells
-from poold.ctl.text import megabytes, relative, size, span
+from warren_console.text import megabytes, relative, size, span
 
 
 def show(context: Context) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from poold.ctl import errors
 from poold.ctl.context import Context
 from poold.ctl.sandboxes import next_step
-from poold.ctl.text import cut, megabytes, relative
+from warren_console.text import cut, megabytes, relative
 
 TITLES = ("SANDBOX", "IMAGE", "OWNER", ">CPU %", ">VCPUS", ">USED", ">MEMORY", ">PIDS", "STARTED", "NEXT")
 # The alternate screen, without a cursor; and back again.

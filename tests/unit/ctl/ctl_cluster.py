@@ -14,8 +14,8 @@ from contract.tickets import Access, BadTicket, Signer, Verifier, public_pems
 from poold.ctl import pki as commands
 from poold.ctl.client import Client
 from poold.ctl.context import Context
-from poold.ctl.output import Output
 from poold.ctl.parser import build
+from warren_console.output import Output
 
 LIMIT_S = 60.0
 NOW_MS = 1_800_000_000_000

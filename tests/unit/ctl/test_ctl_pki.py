@@ -17,9 +17,9 @@ from contract.identity import Identity, Kind
 from contract.tickets import Access, BadTicket
 from poold import files, pki
 from poold.ctl.errors import CtlError
-from poold.ctl.output import Output
 from tests.unit.ctl.conftest import Ctl
 from tests.unit.ctl.ctl_cluster import NOW_MS, Cluster, context_of, handshake
+from warren_console.output import Output
 
 DAY_MS = 24 * 3600 * 1000
 SHARED_FILES = {"ca.pem": 0o644, "tickets.pub": 0o644}

@@ -29,7 +29,7 @@ class TestUnreachable:
         os.chmod(folder, 0o755)
         os.chmod(folder / "poold.sock", 0)
         program = (
-            "import os, sys\nfrom poold.ctl import client, context, output, parser, status\n"
+            "import os, sys\nfrom poold.ctl import client, context, parser, program, status\n"
             "from poold.ctl.__main__ import main\n"
             "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
             "sys.argv = ['pooldctl', 'status']; main()"

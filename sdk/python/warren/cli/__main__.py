@@ -10,9 +10,11 @@ from typing import NoReturn
 
 from warren.cli import errors
 from warren.cli.context import Context
-from warren.cli.output import Output, say
 from warren.cli.parser import PATIENCE_S, build
+from warren.cli.program import say
 from warren.errors import WarrenError
+from warren_console.completion import Place
+from warren_console.output import Output
 
 
 def main() -> None:
@@ -66,8 +68,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _command_at(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
     """Where the words of a sandbox's command begin: at `--`, or where `exec` expects them."""
-    from warren.cli.completion import Place
-
     place = Place(parser)
     for index, word in enumerate(argv):
         expected = place.positional

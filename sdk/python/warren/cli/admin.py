@@ -7,9 +7,10 @@ from typing import Any
 from warren.cli import errors
 from warren.cli.context import Context
 from warren.cli.errors import NoSuchThing, UsageError
-from warren.cli.output import moment, say
-from warren.cli.text import megabytes
+from warren.cli.program import say
 from warren.models import Key, NewKey
+from warren_console.output import moment
+from warren_console.text import megabytes
 
 HOST_TITLES = ("NAME", "STATE", ">SLOTS FREE", ">MEMORY FREE", "IMAGES", "VERSION", "ADDRESS")
 KEY_TITLES = ("ID", "OWNER", "NAME", "PLAN", "SCOPES", ">RATE", "CREATED", "EXPIRES", "ACTIVE")

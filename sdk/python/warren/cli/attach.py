@@ -11,13 +11,13 @@ from warren.cli.context import Context
 from warren.cli.errors import UsageError
 from warren.cli.execute import exit_code
 from warren.cli.ids import find
-from warren.cli.left import Left
-from warren.cli.output import say
+from warren.cli.program import PROGRAM, say
 from warren.cli.progress import busy
-from warren.cli.session import KEYBOARD, SCREEN, Session, terminal_size
 from warren.client import Sandbox
 from warren.errors import ProtocolError, StreamBroken, Unreachable, WarrenError
 from warren.terminals import Terminal
+from warren_console.left import Left
+from warren_console.session import KEYBOARD, SCREEN, Session, terminal_size
 
 GONE = ("not_found", "process_ended", "bad_request")  # what is said of a shell that is no more
 
@@ -34,7 +34,7 @@ def attach(context: Context) -> int:
     if not os.isatty(KEYBOARD) or not os.isatty(SCREEN):
         raise UsageError("attach needs a terminal", hint="without one: warren exec ID -- CMD…")
     sandbox = find(context.warren, context.asked.sandbox)
-    left = Left(sandbox.id, os.environ)
+    left = Left(PROGRAM, sandbox.id, os.environ)
     with busy(f"opening a terminal in {sandbox.id}"):
         shell = _find(context, sandbox, left)
     if not context.asked.quiet:
@@ -44,7 +44,7 @@ def attach(context: Context) -> int:
 
 
 def _show(sandbox: Sandbox, shell: _Shell, left: Left, detach: bytes) -> int:
-    session = Session(shell.terminal, detach=detach, is_again=shell.is_again)
+    session = Session(shell.terminal, WarrenError, detach=detach, is_again=shell.is_again)
     try:
         is_left = session.run()
     finally:

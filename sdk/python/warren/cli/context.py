@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from warren.cli.output import Output
+from warren_console.output import Output
 
 if TYPE_CHECKING:
     from warren.client import Warren

@@ -12,16 +12,17 @@ from warren.calls import RunOptions
 from warren.cli import errors
 from warren.cli.context import Context
 from warren.cli.errors import Failure, UsageError
-from warren.cli.execute import STDOUT, write_all
+from warren.cli.execute import STDOUT
 from warren.cli.ids import find
-from warren.cli.output import say
+from warren.cli.program import say
 from warren.cli.progress import Bar
-from warren.cli.text import size
 from warren.cli.tree import Packed, Pieces, size_of, unpack
 from warren.client import Sandbox
 from warren.errors import CallerError, WarrenError
 from warren.flows import Carried
 from warren.models import Exited, Stderr, Stdout, Transfer
+from warren_console.output import write_all
+from warren_console.text import size
 
 STREAM = "-"
 # $1 the target, $2 its name if the target is a folder already, $3 the tar.

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from warren.cli import errors
 from warren.cli.context import Context
 from warren.cli.ids import find
-from warren.cli.output import moment
-from warren.cli.text import cut
 from warren.models import Event
+from warren_console.output import moment
+from warren_console.text import cut
 
 TITLES = (">SEQ", "AT", "KIND", "DATA")
 KIND_COLUMNS = 16

@@ -4,7 +4,6 @@ A signal for us is for the command: it is passed on, and we wait for what comes 
 """
 
 import contextlib
-import os
 import secrets
 import signal
 import sys
@@ -17,11 +16,12 @@ from warren.cli import errors
 from warren.cli.context import Context
 from warren.cli.errors import Failure, UsageError
 from warren.cli.ids import find
-from warren.cli.output import say
+from warren.cli.program import say
 from warren.cli.progress import Bar
 from warren.client import Sandbox
 from warren.errors import DeadlinePassed, StreamBroken, WarrenError
 from warren.models import Exited, Said, Started, Stderr, Stdout
+from warren_console.output import write_all
 
 INLINE_BYTES = 128 << 10  # of standard input within the request; more goes into a file first
 # Standard input from a file that is gone by the time that the program reads it.
@@ -159,12 +159,6 @@ def _as_text(data: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return None if "\0" in text else text
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """All of it, past every buffer, or `BrokenPipeError`."""
-    while data:
-        data = data[os.write(descriptor, data) :]
 
 
 def exit_code(ended: Exited) -> int:

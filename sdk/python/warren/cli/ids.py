@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from warren.calls import SANDBOX
 from warren.cli.errors import NoSuchThing, UsageError
-from warren.cli.text import clean
 from warren.client import Sandbox, Warren
+from warren_console.text import clean
 
 KIND = "sb-"
 MIN_CHARS = 3  # of an id, after its kind; fewer are not meant to name one

@@ -8,7 +8,7 @@ from warren import config
 from warren.cli import errors
 from warren.cli.context import Context
 from warren.cli.errors import UsageError
-from warren.cli.output import say
+from warren.cli.program import say
 from warren.cli.progress import busy
 from warren.client import Warren
 from warren.config import Config

@@ -5,7 +5,7 @@ import webbrowser
 from warren.cli import errors
 from warren.cli.context import Context
 from warren.cli.ids import find
-from warren.cli.output import say
+from warren.cli.program import say
 
 
 def preview(context: Context) -> int:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from warren.cli import text
+from warren_console import text
 
 PATIENCE_S = 1.0  # what is done within it needs no words
 TICK_S = 0.1

@@ -8,12 +8,13 @@ from typing import Any
 from warren.cli import errors
 from warren.cli.context import Context
 from warren.cli.ids import NAME, find
-from warren.cli.output import moment, say
+from warren.cli.program import say
 from warren.cli.progress import busy
-from warren.cli.text import clean_lines, megabytes, pairs, relative, span
 from warren.client import Sandbox
 from warren.errors import Unreachable, WarrenError
 from warren.models import Info
+from warren_console.output import moment
+from warren_console.text import clean_lines, megabytes, pairs, relative, span
 
 TITLES = ("ID", "NAME", "STATE", "IMAGE", ">VCPUS", ">MEMORY", "CREATED", "NEXT", "NOTE")
 EVERY_STATE = ("pending", "starting", "running", "paused", "stopped", "error")

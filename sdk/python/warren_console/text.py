@@ -80,7 +80,7 @@ def size(count: float | None) -> str:
 
 
 def megabytes(count: float | None) -> str:
-    """A size that poold gives in MB (of 2**20 bytes, as machines have them): 512 MB, 4 GB, 1.5 GB."""
+    """A size in MB (of 2**20 bytes, as machines have them): 512 MB, 4 GB, 1.5 GB."""
     if count is None:
         return "-"
     if count < 1024:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
-from poold.ctl import text
+from warren_console import text
 
 GAP = "  "
 RIGHT = ">"  # a title that starts with it has its column aligned to the right
@@ -80,10 +80,16 @@ class Output:
             self._stream.write((name + " " * (columns - text.width(name)) + GAP + value).rstrip() + "\n")
 
 
-def say(message: str) -> None:
+def say(program: str, message: str) -> None:
     """A line for the person, beside the output."""
-    sys.stderr.write(f"pooldctl: {text.clean(message)}\n")
+    sys.stderr.write(f"{program}: {text.clean(message)}\n")
     sys.stderr.flush()
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """All of it, past every buffer, or `BrokenPipeError`."""
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def moment(at_ms: Any) -> str:

@@ -15,9 +15,9 @@ KEPT_S = 31 * 24 * 3600  # no sandbox lives longer
 class Left:
     """The shells of one sandbox that this person left, the last one last."""
 
-    def __init__(self, sandbox: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, program: str, sandbox: str, environ: Mapping[str, str]) -> None:
         state = environ.get("XDG_STATE_HOME") or f"{environ.get('HOME') or '/root'}/.local/state"
-        self._folder = Path(state) / "warren" / "left"
+        self._folder = Path(state) / program / "left"
         self._file = self._folder / sandbox
 
     def take(self) -> int | None:

@@ -1,11 +1,10 @@
-"""One terminal session: our terminal on this side, poold's WebSocket on the other, and bytes between them.
+"""One terminal session: our terminal on this side, the sandbox's on the other, and bytes between them.
 
 The main thread reads the keyboard; a second one shows what comes. Signals and the other side's end reach the
 main thread through a pipe, so that there is one place where it waits.
 """
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -13,15 +12,13 @@ import termios
 import threading
 import tty
 from collections.abc import Iterator
-from typing import Any
+from typing import Protocol
 
-from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection
-
-from poold.ctl.ansi import Modes, WithoutQueries
+from warren_console.ansi import Modes, WithoutQueries
+from warren_console.output import write_all
 
 KEYBOARD, SCREEN = 0, 1
-MAX_SIDE = 1000  # poold's limit
+MAX_SIDE = 1000  # the host's limit
 USUAL_SIZE = (80, 24)
 PIECE_BYTES = 1 << 16
 SHOW_LIMIT_S = 2.0  # after the end, for a terminal that does not take what it is sent
@@ -29,19 +26,39 @@ RESIZED, ENDED = b"r", b"e"
 
 
 def terminal_size() -> tuple[int, int]:
-    """Columns and rows, as poold accepts them."""
+    """Columns and rows, as a host accepts them."""
     columns, rows = os.get_terminal_size(SCREEN)
     if not columns or not rows:  # some serial consoles do not know
         return USUAL_SIZE
     return min(columns, MAX_SIDE), min(rows, MAX_SIDE)
 
 
-class Session:
-    """From the first byte to the last. `end` is what poold said last, or None if it said nothing."""
+class Terminal(Protocol):
+    """The other side: a terminal in a sandbox. One thread iterates over it, another one calls the rest."""
 
-    def __init__(self, socket: ClientConnection, *, detach: bytes, is_again: bool) -> None:
-        self.end: dict[str, Any] | None = None
-        self._socket = socket
+    def __iter__(self) -> Iterator[bytes]:
+        """What it shows, until it has ended or was closed."""
+        ...
+
+    def write(self, data: bytes, /) -> None: ...
+
+    def resize(self, columns: int, rows: int, /) -> None: ...
+
+    def close(self) -> None:
+        """Hang up. What runs there lives on."""
+        ...
+
+
+class Session:
+    """From the first byte to the last. `failure` is what `terminal` raises when its connection is lost, or worse.
+
+    `error` is what went wrong at the other side, if anything did.
+    """
+
+    def __init__(self, terminal: Terminal, failure: type[Exception], *, detach: bytes, is_again: bool) -> None:
+        self.error: Exception | None = None
+        self._terminal = terminal
+        self._failure = failure
         self._detach = detach  # empty: no key does
         self._is_again = is_again
         # Until somebody types, what comes to one who is back may be old.
@@ -53,6 +70,8 @@ class Session:
     def run(self) -> bool:
         """Until the other side has ended, or somebody typed the detach key: then it gives True.
 
+        Both may happen at once: who is told True looks whether there was an end.
+
         The terminal is as it was before, however this ends.
         """
         with _pipe() as (wait, wake), _raw_terminal(self._modes), _resizes_told(wake):
@@ -62,13 +81,13 @@ class Session:
                 if self._is_again:
                     self._ask_to_redraw()
                 is_left = self._type(wait)
-            except ConnectionClosed:
+            except self._failure:
                 is_left = False
             finally:
                 self._is_left.set()
-                self._socket.close()
+                self._terminal.close()
                 showing.join(SHOW_LIMIT_S)
-        return is_left and self.end is None
+        return is_left
 
     def _type(self, wait: int) -> bool:
         while True:
@@ -78,32 +97,28 @@ class Session:
                 if ENDED in told:
                     return False
                 if RESIZED in told:
-                    self._resize(*terminal_size())
+                    self._terminal.resize(*terminal_size())
             if KEYBOARD in ready:
                 typed = os.read(KEYBOARD, PIECE_BYTES)
                 before, found, _ = typed.partition(self._detach) if self._detach else (typed, b"", b"")
                 self._has_typed.set()
                 if before:
-                    self._socket.send(before)
+                    self._terminal.write(before)
                 if found or not typed:  # or the terminal itself is gone
                     return True
 
     def _show(self, wake: int) -> None:
         try:
-            for message in self._socket:
-                if isinstance(message, str):
-                    self._told(json.loads(message))
-                elif not self._is_left.is_set():
-                    self._write(message)
-        except (ConnectionClosed, OSError, ValueError):
-            pass  # without a last word, then
+            for data in self._terminal:
+                if not self._is_left.is_set():
+                    self._write(data)
+        except self._failure as error:
+            self.error = error
+        except OSError:
+            pass  # our own terminal is gone
         finally:
             with contextlib.suppress(OSError):  # nobody waits any more
                 os.write(wake, ENDED)
-
-    def _told(self, message: dict[str, Any]) -> None:
-        if message.get("type") in ("exit", "error"):
-            self.end = message
 
     def _write(self, data: bytes) -> None:
         if self._old is not None and self._has_typed.is_set():
@@ -113,19 +128,11 @@ class Session:
         self._modes.saw(data)
         write_all(SCREEN, data)
 
-    def _resize(self, columns: int, rows: int) -> None:
-        self._socket.send(json.dumps({"type": "resize", "cols": columns, "rows": rows}))
-
     def _ask_to_redraw(self) -> None:
         """A program that fills the screen draws it anew when the size changes; to the same size is no change."""
         columns, rows = terminal_size()
-        self._resize(columns, max(1, rows - 1))
-        self._resize(columns, rows)
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
+        self._terminal.resize(columns, max(1, rows - 1))
+        self._terminal.resize(columns, rows)
 
 
 @contextlib.contextmanager
