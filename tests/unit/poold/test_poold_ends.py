@@ -106,9 +106,10 @@ async def begun(host: Host) -> tuple[str, "asyncio.Task[object]"]:
     """A sandbox whose creation stands still when its intent is written down."""
     host.engine.held.add("resume")
     creating: asyncio.Task[object] = asyncio.ensure_future(host.ask("POST", "/v1/sandboxes"))
-    await host.until(lambda: bool(host.sandboxes.creations.of()))
+    await host.until(lambda: host.engine.calls["resume"] > 0)
     (sandbox,) = host.sandboxes.creations.of()
-    await host.until_state(sandbox, "starting")
+    await host.audit()  # whatever waited is written
+    assert await host.state(sandbox) == "starting"
     return sandbox, creating
 
 
