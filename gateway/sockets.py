@@ -184,7 +184,7 @@ def _ended(closed: ConnectionClosed) -> dict[str, Any]:
     if said is None or (closed.sent is not None and not closed.rcvd_then_sent):
         ours = closed.sent
         if ours is not None and ours.code == CloseCode.MESSAGE_TOO_BIG:
-            return {"code": 1009, "reason": f"a message of the host has more than {MAX_MESSAGE_BYTES} bytes"}
+            return {"code": 1009, "reason": f"a message has more than {MAX_MESSAGE_BYTES} bytes, or too many pieces"}
         return {"code": 1011, "reason": "the host broke off"}
     if said.code == NO_CODE:
         return {"code": 1000, "reason": ""}
