@@ -62,7 +62,7 @@ async def _parts(config: Config, sources: Sources, shown: ClientTls | None) -> A
     """Everything that a request needs; hosts have been looked at once."""
     tls = HostTls(config.pki)
     tickets = Tickets(config.pki.tickets_key, now_ms=sources.now_ms, nonce=lambda: secrets.token_hex(12))
-    hosts = Hosts(tickets, lambda address: Upstream(address, tls=tls if address.startswith("https:") else None))
+    hosts = Hosts(tickets, lambda name, address: Upstream(address, host=name, tls=tls))
     auth = Auth(now_ms=sources.now_ms, visitor_rate=config.preview_rate)
     registry, background = Registry(config.registry), Background()
     quotas = Quotas(hosts)

@@ -204,14 +204,16 @@ class Unwanted(Exception):
 
 
 class Upstream:
-    """One host, or whatever speaks HTTP behind `connect`. Safe to use from many tasks.
+    """One host, or whatever speaks HTTP behind `connect`. Safe to use from many tasks. Over TLS `host` is its name.
 
     Raises `HostUnreachable` (`sent` says whether the host may have heard the request) and `HostBroken`, and what a
     body given as an iterable raises.
     """
 
-    def __init__(self, address: str, *, tls: Tls | None = None, connect: Connect | None = None) -> None:
-        self.dialler = Dialler(address, tls, connect)
+    def __init__(
+        self, address: str, *, host: str | None = None, tls: Tls | None = None, connect: Connect | None = None
+    ) -> None:
+        self.dialler = Dialler(address, tls, connect, host)
         self.address = address
         self._pool = Pool(self.dialler)
         self._host = self.dialler.authority
