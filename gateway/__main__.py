@@ -27,6 +27,9 @@ It is told by environment variables what to do:
   GATEWAY_HOSTS      hosts in place of the registry's: NAME=https://ADDRESS:PORT,…
   GATEWAY_PKI        folder that `pooldctl pki issue … gateway` made
   GATEWAY_DOMAIN     previews are at PORT-ID.DOMAIN                    (only /p/ID/PORT/)
+  GATEWAY_PREVIEW_RATE
+                     requests a second for previews without a key,
+                     from one address; 0: no limit                     200
   GATEWAY_NAME       its name in the audit                             the machine's
   GATEWAY_WORKERS    processes that share the port                     1
   GATEWAY_ACCESS_LOG a line for each request: on or off                on

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from contract.errors import RateLimited
 from contract.keys import Forbidden, Key, NoKey, Scope, key_id
-from gateway.rates import Buckets, WrongKeys
+from gateway.rates import Buckets, WrongKeys, network_of
 
 BEARER = b"bearer "
 # What a page in a browser can set on a WebSocket: a subprotocol. A key in an address would be in everybody's logs.
@@ -47,7 +47,7 @@ class Throttled(RateLimited):
 
 
 class TooFast(RateLimited):
-    """More requests than the key's rate."""
+    """More requests than the rate of a key, or of an address without one."""
 
     def __init__(self, message: str, *, retry_after_s: int, headers: Pairs) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
@@ -57,12 +57,16 @@ class TooFast(RateLimited):
 class Auth:
     """Keys as the registry last had them; buckets and counts of this gateway alone."""
 
-    def __init__(self, *, now_ms: Callable[[], int], clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, now_ms: Callable[[], int], visitor_rate: int, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._now_ms = now_ms
+        self._visitor_rate = visitor_rate
         self._clock_s = clock_s
         self._keys: Mapping[str, Key] = {}
         self._right: dict[str | None, Key] = {}  # by secret, since the last look at the registry
         self._buckets = Buckets()
+        self._visitors = Buckets()  # not among those of keys: many strangers make no key's bucket full again
         self._wrong = WrongKeys()
 
     def know(self, keys: Mapping[str, Key]) -> None:
@@ -86,6 +90,17 @@ class Auth:
         bucket = self._buckets.of(key.id, key.rate, self._clock_s())
         message = f"more than {key.rate} requests a second with this key"
         raise TooFast(message, retry_after_s=bucket.wait_s, headers=bucket.headers())
+
+    def visitor(self, address: str) -> None:
+        """Somebody without a key takes one token of their address's bucket. Raises `TooFast`. Rate 0 is no limit."""
+        rate = self._visitor_rate
+        if not rate:
+            return
+        now_s = self._clock_s()
+        bucket = self._visitors.of(network_of(address), rate, now_s)
+        if not bucket.take(now_s):
+            message = f"more than {rate} requests a second without a key from this address"
+            raise TooFast(message, retry_after_s=bucket.wait_s, headers=bucket.headers())
 
     def known(self, secret: str | None) -> Caller | None:
         """As `caller`, for a key that was right before; None if there is anything to say against it."""

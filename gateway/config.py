@@ -8,12 +8,14 @@ from urllib.parse import urlsplit
 
 from contract.errors import BadField
 from contract.hosts import NAME, host_address, is_loopback
+from contract.keys import MAX_RATE
 from contract.settings import BadSetting, Settings
 from gateway.errors import ConfigError
 
 ON_OR_OFF = re.compile("on|off")
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 MAX_HOSTS = 1000
+PREVIEW_RATE = 200  # a browser that loads a page of many files has six of them under way at a time
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Config:
     hosts: Mapping[str, str]  # addresses by name, in place of the registry's records; empty: the registry has them
     pki: Pki
     domain: str | None  # of previews
+    preview_rate: int  # requests a second for previews without a key, from one address; 0: no limit
     workers: int
     access_log: bool  # one line for each request
 
@@ -80,6 +83,7 @@ class Config:
             hosts=read.hosts("GATEWAY_HOSTS"),
             pki=Pki(read.folder("GATEWAY_PKI", "`pooldctl pki issue CA-FOLDER gateway NAME --out FOLDER` makes it")),
             domain=read.optional("GATEWAY_DOMAIN", DOMAIN, "") or None,
+            preview_rate=read.integer("GATEWAY_PREVIEW_RATE", PREVIEW_RATE, 0, MAX_RATE),
             workers=read.integer("GATEWAY_WORKERS", 1, 1, 256),
             access_log=read.optional("GATEWAY_ACCESS_LOG", ON_OR_OFF, "on") == "on",
         )

@@ -32,7 +32,7 @@ FIND_S = 1.0  # for each of the two rounds in which an id is looked for
 MAX_PLACES = 100_000  # ids whose host is remembered
 
 Pairs = list[tuple[bytes, bytes]]
-Dial = Callable[[str], Upstream]
+Dial = Callable[[str, str], Upstream]  # to the host of that name, at that address
 
 
 @dataclass
@@ -112,10 +112,10 @@ class Hosts:
     def _known(self, name: str, record: Host) -> Seen:
         seen = self._seen.get(name)
         if seen is None:
-            seen = self._seen[name] = Seen(record, self._dial(record.address))
+            seen = self._seen[name] = Seen(record, self._dial(name, record.address))
         elif seen.record.address != record.address:
             self._hang_up(seen.upstream)
-            seen.upstream = self._dial(record.address)
+            seen.upstream = self._dial(name, record.address)
             seen.record = replace(seen.record, address=record.address)
         return seen
 

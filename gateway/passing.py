@@ -12,16 +12,16 @@ from gateway.heads import Way
 from gateway.proxy import forward
 from gateway.services import Call
 from gateway.sockets import forward_socket
-from gateway.upstream import Connection, Upstream
+from gateway.upstream import Begun, Upstream
 
-Carry = Callable[[Upstream, str, Connection | None], Awaitable[int]]
+Carry = Callable[[Upstream, str, Begun | None], Awaitable[int]]
 
 
 def pass_request(scope: Any, receive: Any, send: Any, call: Call, way: Way) -> Awaitable[int]:
     """The status of the answer that was passed back. Raises only before anything was sent to the client."""
     target, request_id, asked, answer_s = way.target, call.request_id, way.asked, way.passed.answer_s
 
-    def carry(upstream: Upstream, ticket: str, begun: Connection | None) -> Awaitable[int]:
+    def carry(upstream: Upstream, ticket: str, begun: Begun | None) -> Awaitable[int]:
         return forward(
             scope, receive, send, upstream, target, ticket, request_id, asked=asked, answer_s=answer_s, begun=begun
         )
@@ -40,7 +40,7 @@ async def pass_socket(scope: Any, receive: Any, send: Any, call: Call, way: Way)
             message.setdefault("subprotocol", PLAIN)
         await send(message)
 
-    async def carry(upstream: Upstream, ticket: str, _begun: Connection | None) -> int:
+    async def carry(upstream: Upstream, ticket: str, _begun: Begun | None) -> int:
         await forward_socket(
             scope, receive, tell, upstream, way.target, ticket, request_id=call.request_id, subprotocols=offered
         )
@@ -60,7 +60,7 @@ async def _to_its_host(call: Call, access: Access, carry: Carry) -> int:
             if begun is None:
                 status = await carry(hosts.upstream(host), ticket, None)
             else:
-                status = await carry(begun.upstream, ticket, begun.connection)
+                status = await carry(begun.upstream, ticket, begun)
         except NotMine:
             hosts.forget(sandbox)
         except HostUnreachable:

@@ -12,7 +12,7 @@ from contract.errors import NotMine, WarrenError
 from gateway.client_body import KEPT, ClientBody, Receive, has_none, read_body
 from gateway.errors import HostSlow, HostUnreachable
 from gateway.headers import TICKET_NAME, Asked, Pairs, answer_headers, asked_headers
-from gateway.upstream import Answer, Connection, Upstream
+from gateway.upstream import Answer, Begun, Upstream
 from gateway.watch import Watch
 
 log = logging.getLogger("gateway")
@@ -38,7 +38,7 @@ async def forward(  # noqa: PLR0917  # what ASGI hands on, and where it goes
     asked: Asked | None = None,
     extra_headers: Sequence[tuple[bytes, bytes]] = (),
     mend: Mend | None = None,
-    begun: Connection | None = None,
+    begun: Begun | None = None,
     answer_s: float = ANSWER_S,
 ) -> int:
     """Pass the request on, and the answer back. Returns its status, or 499 if the client left before there was one.
@@ -48,7 +48,7 @@ async def forward(  # noqa: PLR0917  # what ASGI hands on, and where it goes
     another host, which gets the whole body. An empty `ticket` sends none.
 
     `asked` stands for what of the client's own headers would pass, `extra_headers` are added, and `mend` changes the
-    headers of the answer. `begun`: a connection on which the host was asked already.
+    headers of the answer. `begun`: the host was asked already.
     """
     asked = asked or asked_headers(scope, scope["headers"])
     body = None if has_none(scope, asked.length, asked.is_coded) else await read_body(scope, receive, asked.length)

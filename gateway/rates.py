@@ -1,4 +1,4 @@
-"""How often: a token bucket for each key, and the count of wrong keys for each address. No I/O; the clock is given."""
+"""How often: a token bucket for each key and each address without one, and the count of wrong keys. No I/O."""
 
 import ipaddress
 import math
@@ -47,20 +47,20 @@ class Bucket:
 
 
 class Buckets:
-    """A bucket for each key. Those that were not used for longest are forgotten: they are full by then."""
+    """One for each key, or each address. Those that were not used for longest are forgotten: they are full by then."""
 
     def __init__(self, most: int = MAX_BUCKETS) -> None:
         self._most = most
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
 
-    def of(self, key_id: str, rate: int, now_s: float) -> Bucket:
-        bucket = self._buckets.get(key_id)
+    def of(self, whose: str, rate: int, now_s: float) -> Bucket:
+        bucket = self._buckets.get(whose)
         if bucket is None:
-            bucket = self._buckets[key_id] = Bucket(rate, rate * BURST, now_s)
+            bucket = self._buckets[whose] = Bucket(rate, rate * BURST, now_s)
             if len(self._buckets) > self._most:
                 self._buckets.popitem(last=False)
         else:
-            self._buckets.move_to_end(key_id)
+            self._buckets.move_to_end(whose)
             bucket.rate = rate  # the key's record may have changed
         return bucket
 

@@ -17,7 +17,7 @@ from gateway.passes import Passes
 from gateway.quotas import Quotas
 from gateway.registry import Registry
 from gateway.tickets import Tickets
-from gateway.upstream import Connection, Upstream
+from gateway.upstream import Begun
 from gateway.watching import Watch
 
 
@@ -40,15 +40,6 @@ class Services:
 
 
 CALL = "warren"  # in a scope
-
-
-@dataclass(slots=True)
-class Begun:
-    """A request that was already sent to a host."""
-
-    host: str
-    upstream: Upstream
-    connection: Connection
 
 
 @dataclass(slots=True)

@@ -62,8 +62,9 @@ async def _parts(config: Config, sources: Sources, shown: ClientTls | None) -> A
     """Everything that a request needs; hosts have been looked at once."""
     tls = HostTls(config.pki)
     tickets = Tickets(config.pki.tickets_key, now_ms=sources.now_ms, nonce=lambda: secrets.token_hex(12))
-    hosts = Hosts(tickets, lambda address: Upstream(address, tls=tls if address.startswith("https:") else None))
-    auth, registry, background = Auth(now_ms=sources.now_ms), Registry(config.registry), Background()
+    hosts = Hosts(tickets, lambda name, address: Upstream(address, host=name, tls=tls))
+    auth = Auth(now_ms=sources.now_ms, visitor_rate=config.preview_rate)
+    registry, background = Registry(config.registry), Background()
     quotas = Quotas(hosts)
     passes = Passes(config.pki.folder, now_ms=sources.now_ms, nonce=lambda: secrets.token_hex(12))
     refreshes = tuple(each.refresh for each in (tls, tickets, passes, shown) if each is not None)

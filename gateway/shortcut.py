@@ -4,6 +4,7 @@ known, lives and has a connection open, whose answer comes at once and whole.
 Whatever is not so goes the long way (`App`): from the beginning, or from where the short way ended.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from gateway.auth import Caller
 from gateway.headers import TICKET_NAME, answer_headers
 from gateway.heads import Head, Heads, Way
 from gateway.proxy import CLIENT_LEFT
-from gateway.services import CALL, Begun, Call, Services
-from gateway.upstream import Connection, Upstream
+from gateway.services import CALL, Call, Services
+from gateway.upstream import Begun, Connection, Upstream
 from gateway.upstream.parts import header_block
 
 log = logging.getLogger("gateway")
@@ -43,7 +44,7 @@ class Exchange(Protocol):
 
     def reply(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None: ...
 
-    def answer(self, **more: Any) -> None:
+    def answer(self, **more: Any) -> "asyncio.Task[None]":
         """Let the application answer, in a task, with `more` in the scope."""
 
     def drop(self) -> None: ...
@@ -161,8 +162,9 @@ class _Passing:
         self._connection = None
         call = self._call()
         call.services.metrics.open_requests -= 1
-        call.begun = Begun(self._host, self._upstream, connection)
-        self._exchange.answer(**{CALL: call})
+        call.begun = begun = Begun(self._host, self._upstream, connection)
+        # However the task ends, and if it is cancelled before its first step, nobody else knows of the connection.
+        self._exchange.answer(**{CALL: call}).add_done_callback(lambda _: begun.close())
 
     def _call(self) -> Call:
         head, request_id = self._head, self._request_id

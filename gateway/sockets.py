@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.frames import CloseCode
 from websockets.typing import Subprotocol
@@ -20,6 +20,7 @@ from gateway.headers import TICKET_NAME, Pairs, answer_headers, asked_headers
 from gateway.proxy import NOT_MINE
 from gateway.upstream import Upstream
 from gateway.upstream.parts import TARGET
+from gateway.upstream.sockets import open_socket
 
 Send = Callable[[Any], Awaitable[None]]
 
@@ -94,27 +95,16 @@ async def _refused(scope: Any, send: Send, refusal: InvalidStatus, request_id: s
     await refuse_socket(send, reply.status_code, kept, bytes(reply.body or b""))
 
 
-class Connect(connect):
-    """Goes where it is told to, and nowhere else: an answer that redirects is a refusal."""
-
-    def process_redirect(self, exc: Exception) -> Exception:
-        return exc
-
-
 async def _open(upstream: Upstream, target: str, headers: Pairs, subprotocols: Sequence[str]) -> ClientConnection:
     """A WebSocket to the host, or `InvalidStatus` with its refusal."""
     if not TARGET.fullmatch(target):
         raise BadField("path", target, "has characters that must be percent-encoded")
-    options = await upstream.dialler.options()
-    uri = f"ws{upstream.address.removeprefix('http')}{target}"
     try:
-        return await Connect(
-            uri,
+        return await open_socket(
+            upstream.dialler,
+            target,
             subprotocols=[Subprotocol(name) for name in subprotocols] or None,
             additional_headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers],
-            user_agent_header=None,
-            compression=None,
-            proxy=None,
             open_timeout=ANSWER_S,
             ping_interval=PING_S,
             ping_timeout=PING_S,
@@ -122,7 +112,6 @@ async def _open(upstream: Upstream, target: str, headers: Pairs, subprotocols: S
             max_size=MAX_MESSAGE_BYTES,
             max_queue=MESSAGES_WAITING,
             write_limit=WRITE_HIGH_WATER,
-            **options,
         )
     except InvalidStatus:
         raise
@@ -132,9 +121,6 @@ async def _open(upstream: Upstream, target: str, headers: Pairs, subprotocols: S
         raise HostBroken(f"{upstream.address} does not speak WebSocket: {error}") from error
     except (OSError, EOFError, TimeoutError) as error:
         raise HostUnreachable(f"{upstream.address} did not take a WebSocket: {error}") from error
-    except BaseException:
-        options["sock"].close()
-        raise
 
 
 async def _carry(receive: Receive, send: Send, host: ClientConnection) -> None:
@@ -184,7 +170,7 @@ def _ended(closed: ConnectionClosed) -> dict[str, Any]:
     if said is None or (closed.sent is not None and not closed.rcvd_then_sent):
         ours = closed.sent
         if ours is not None and ours.code == CloseCode.MESSAGE_TOO_BIG:
-            return {"code": 1009, "reason": f"a message of the host has more than {MAX_MESSAGE_BYTES} bytes"}
+            return {"code": 1009, "reason": f"a message has more than {MAX_MESSAGE_BYTES} bytes, or too many pieces"}
         return {"code": 1011, "reason": "the host broke off"}
     if said.code == NO_CODE:
         return {"code": 1000, "reason": ""}

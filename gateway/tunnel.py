@@ -9,10 +9,9 @@ import contextlib
 import logging
 import socket
 import struct
-from typing import Any
 
 import orjson
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from contract.errors import NotFound, NotMine, WarrenError
@@ -20,6 +19,8 @@ from contract.tickets import HEADER, Access
 from gateway.errors import HostSaid, HostUnreachable
 from gateway.hosts import Hosts
 from gateway.tickets import Tickets
+from gateway.upstream.dial import Dialler
+from gateway.upstream.sockets import open_socket
 
 log = logging.getLogger("gateway.tunnel")
 
@@ -59,6 +60,8 @@ class Tunnels:
             except NotMine:
                 self._hosts.forget(sandbox)
                 continue
+            except HostUnreachable as error:
+                raise NoTunnel(error.message, sent=False) from error
             return self._begin(carrier)
         raise NotFound(f"no sandbox {sandbox}", sandbox=sandbox)
 
@@ -88,32 +91,32 @@ class Tunnels:
     async def _dial(self, host: str, sandbox: str, port: int, owner: str) -> ClientConnection:
         dialler = self._hosts.upstream(host).dialler
         ticket = self._tickets.get(host, owner, Access.PORT, sandbox)
-        url = f"ws{dialler.address.removeprefix('http')}/v1/sandboxes/{sandbox}/ports/{port}"
         try:
-            carrier = await self._connected(url, ticket, await dialler.options())
+            carrier = await _connected(dialler, f"/v1/sandboxes/{sandbox}/ports/{port}", ticket)
         except InvalidStatus as error:
             self._hosts.answered(host)
             raise _refusal(error) from None
+        except HostUnreachable:
+            self._hosts.failed(host)
+            raise
         except (OSError, InvalidHandshake, EOFError) as error:
             self._hosts.failed(host)
-            raise NoTunnel(f"host {host} cannot be reached: {error or 'it did not answer'}", sent=False) from error
+            raise HostUnreachable(f"host {host} cannot be reached: {error or 'it did not answer'}") from error
         self._hosts.answered(host)
         return carrier
 
-    async def _connected(self, url: str, ticket: str, options: dict[str, Any]) -> ClientConnection:
-        return await connect(
-            url,
-            additional_headers={HEADER: ticket},
-            user_agent_header=None,
-            proxy=None,
-            compression=None,
-            open_timeout=OPEN_S,
-            close_timeout=CLOSE_S,
-            ping_interval=None,  # behind frames that wait for a slow reader no answer would come; the kernel asks
-            max_size=MAX_FRAME,
-            max_queue=FRAMES_WAITING,
-            **options,
-        )
+
+async def _connected(dialler: Dialler, target: str, ticket: str) -> ClientConnection:
+    return await open_socket(
+        dialler,
+        target,
+        additional_headers={HEADER: ticket},
+        open_timeout=OPEN_S,
+        close_timeout=CLOSE_S,
+        ping_interval=None,  # behind frames that wait for a slow reader no answer would come; the kernel asks
+        max_size=MAX_FRAME,
+        max_queue=FRAMES_WAITING,
+    )
 
 
 def _refusal(error: InvalidStatus) -> WarrenError:

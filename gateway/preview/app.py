@@ -1,7 +1,7 @@
 """Previews in plain ASGI: who may see one, and the service behind it.
 
 Allowed is the owner by key, whoever has a pass of theirs in a cookie, and everybody where the port is public, which its
-host knows. Keys and passes end here: no service sees them.
+host knows. Whoever comes without a key has the rate of their address. Keys and passes end here: no service sees them.
 """
 
 import logging
@@ -106,6 +106,7 @@ class Previews:
 
     async def _let_in(self, found: Where, scope: Any, send: Any) -> None:
         """A link was opened: its pass becomes a cookie, and the address is clean again."""
+        self._auth.visitor(scope[CALL].address)
         owner, life_s = self._passes.read(found.given or "", found.label)
         log.info("a link was opened", extra={"sandbox": found.sandbox, "owner": owner, "port": found.port})
         cookie = f"{COOKIE}={found.given}; Path={found.prefix}/; Max-Age={life_s}; HttpOnly; SameSite=Lax"
@@ -116,12 +117,13 @@ class Previews:
 
     def _owner(self, found: Where, scope: Any) -> str:
         """For whom the visitor speaks. A key that is wrong is refused, a pass that is over is as good as none."""
+        call = scope[CALL]
         if keys := _keys(scope):
-            call = scope[CALL]
             call.caller = self._auth.caller(secret_of(keys, scope["type"] == "websocket"), call.address)
             need(call.caller, Scope.SANDBOXES)
             owner: str = call.caller.owner
             return owner
+        self._auth.visitor(call.address)
         for given in passes_in(scope["headers"]):
             try:
                 return self._passes.read(given, found.label)[0]
@@ -193,7 +195,7 @@ class Previews:
     async def _refuse(self, scope: Any, send: Any, error: WarrenError) -> None:
         """A page for a person; for everybody else the gateway says it in its own way."""
         if isinstance(error, NoKey | RateLimited):
-            raise error  # it came with a key: no person
+            raise error  # it came with a key, or too often: no person
         if 400 <= error.status < 500:
             call = scope[CALL]
             told = {"code": error.code, "host": _host_of(scope)}

@@ -52,7 +52,7 @@ class Serving(Protocol):
     def take(self, exchange: Exchange) -> None:
         """It is this one's turn to be answered."""
 
-    def answer(self, exchange: Exchange) -> None:
+    def answer(self, exchange: Exchange) -> "asyncio.Task[None]":
         """Begin a task that answers."""
 
     def refused(self, address: str, error: WarrenError) -> tuple[list[tuple[bytes, bytes]], bytes]:
@@ -220,8 +220,8 @@ class Connection(asyncio.Protocol):
                 self.transport.writelines(pieces)
         return AT_ONCE if self._room is None else self._room
 
-    def answer(self, exchange: Exchange) -> None:
-        self._serving.answer(exchange)
+    def answer(self, exchange: Exchange) -> "asyncio.Task[None]":
+        return self._serving.answer(exchange)
 
     def read_on(self) -> None:
         if self._is_paused and self.transport is not None:

@@ -29,7 +29,7 @@ class Line(Protocol):
     def write(self, *pieces: bytes) -> Awaitable[None]:
         """Send to the client; done when it takes more."""
 
-    def answer(self, exchange: "Exchange") -> None:
+    def answer(self, exchange: "Exchange") -> "asyncio.Task[None]":
         """Begin a task that answers."""
 
     def read_on(self) -> None:
@@ -142,10 +142,10 @@ class Exchange:
     def is_lost(self) -> bool:
         return self._line.is_lost
 
-    def answer(self, **more: Any) -> None:
+    def answer(self, **more: Any) -> "asyncio.Task[None]":
         """Let the application answer, with `more` in the scope."""
         self.scope, self.memo = {**self.own_scope(), **more}, None
-        self._line.answer(self)
+        return self._line.answer(self)
 
     # What the application does.
 

@@ -101,8 +101,8 @@ class Server:
         if self._shortcut is None or not self._shortcut(exchange):
             self._start(exchange)
 
-    def answer(self, exchange: Exchange) -> None:
-        self._start(exchange)
+    def answer(self, exchange: Exchange) -> "asyncio.Task[None]":
+        return self._start(exchange)
 
     def upgrade(self, connection: Connection, scope: dict[str, Any], rest: bytes) -> asyncio.Protocol:
         socket = Socket(self, connection, scope)
@@ -111,11 +111,12 @@ class Server:
             self._start(socket)
         return socket
 
-    def _start(self, client: Exchange | Socket) -> None:
+    def _start(self, client: Exchange | Socket) -> "asyncio.Task[None]":
         client.scope = client.own_scope()
         task = self.loop.create_task(self._answer(client))
         client.task = task
         self._answering.add(task)
+        return task
 
     async def _answer(self, client: Exchange | Socket) -> None:
         try:

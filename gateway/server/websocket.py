@@ -67,7 +67,7 @@ class Socket(asyncio.Protocol):
         self._inbox: deque[Any] = deque([{"type": "websocket.connect"}])
         self._waiter: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
-        self._parts: list[bytes] = []  # of a message that comes in several frames
+        self._begun = bytearray()  # of a message that comes in several frames, however many: empty ones take no room
         self._is_text = False
         self._refusal: Any = None  # the head of an HTTP reply in place of a WebSocket
         self._closing_s: float | None = None
@@ -104,8 +104,7 @@ class Socket(asyncio.Protocol):
             if isinstance(event, Frame):
                 self._take(event)
         self._flush()
-        if len(self._inbox) > MESSAGES_WAITING and self._transport is not None:
-            self._transport.pause_reading()
+        self._heed()
 
     def eof_received(self) -> None:
         if self._answer is None:
@@ -120,11 +119,13 @@ class Socket(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._room = self._serving.loop.create_future()
+        self._heed()
 
     def resume_writing(self) -> None:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         self._room = None
+        self._heed()
 
     # What the application does.
 
@@ -138,8 +139,7 @@ class Socket(asyncio.Protocol):
             code, reason = (LOST, "") if said is None else (said.code, said.reason)
             return {"type": "websocket.disconnect", "code": code, "reason": reason}
         message = self._inbox.popleft()
-        if len(self._inbox) <= MESSAGES_WAITING and self._transport is not None:
-            self._transport.resume_reading()
+        self._heed()
         return message
 
     def send(self, message: Any) -> Awaitable[None]:
@@ -187,16 +187,27 @@ class Socket(asyncio.Protocol):
     def _is_closed(self) -> bool:
         return self.is_lost or self._protocol.close_rcvd is not None or self._closing_s is not None
 
+    def _heed(self) -> None:
+        """Hear the client, unless its messages wait for somebody or our answers (to its pings, too) wait for it."""
+        if self._transport is None:
+            return
+        if len(self._inbox) > MESSAGES_WAITING or self._room is not None:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
     def _take(self, frame: Frame) -> None:
         if frame.opcode in {Opcode.TEXT, Opcode.BINARY}:
             self._is_text = frame.opcode is Opcode.TEXT
         elif frame.opcode is not Opcode.CONT:
             self._wake()  # a farewell, or what the protocol answers itself
             return
-        self._parts.append(bytes(frame.data))
         if not frame.fin:
+            self._begun += frame.data
             return
-        data, self._parts = b"".join(self._parts), []
+        data = bytes(frame.data)
+        if self._begun:
+            data, self._begun = b"".join((self._begun, data)), bytearray()
         try:
             what = {"text": data.decode()} if self._is_text else {"bytes": data}
         except UnicodeDecodeError:

@@ -47,6 +47,31 @@ class Answer:
         return bytes(body)
 
 
+class Begun:
+    """A request that was sent to a host before anybody waits for the answer.
+
+    Whoever enters an exchange with it has its connection from then on. `close` is called when that can happen no more.
+    """
+
+    __slots__ = ("_connection", "host", "upstream")
+
+    def __init__(self, host: str, upstream: "Upstream", connection: Connection) -> None:
+        self.host = host
+        self.upstream = upstream
+        self._connection: Connection | None = connection
+
+    def take_nowait(self) -> Connection | None:
+        """The connection, once."""
+        connection, self._connection = self._connection, None
+        return connection
+
+    def close(self) -> None:
+        """Nobody loses a connection: if it was not taken, it is kept for others after a whole answer, else closed."""
+        connection = self.take_nowait()
+        if connection is not None:
+            self.upstream.give_back(connection)
+
+
 class Exchange:
     """One request and its answer, as a block. Leaving it early hangs up."""
 
@@ -72,7 +97,7 @@ class Exchange:
         *,
         length: int | None,
         waits: bool,
-        asked: Connection | None,
+        asked: Begun | None,
     ) -> None:
         self._pool = pool
         self._method = method
@@ -80,18 +105,19 @@ class Exchange:
         self._body = body
         self._length = length  # of a body that is an iterable, where it is known
         self._waits = waits  # until the host wants the body
-        self._asked = asked  # a connection on which this was asked already
+        self._asked = asked  # this was sent already
         self._begun = False  # some of such a body was taken
         self._connection: Connection | None = None
         self._sending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Answer:
-        kept = self._asked or self._pool.take_nowait()
+        asked = None if self._asked is None else self._asked.take_nowait()
+        kept = asked or self._pool.take_nowait()
         connection = kept or await self._pool.dial()
         while True:
             self._connection = connection
             try:
-                if connection is not self._asked:
+                if connection is not asked:
                     self._begin(connection)
                 while not connection.status:
                     await connection.news()
@@ -178,14 +204,16 @@ class Unwanted(Exception):
 
 
 class Upstream:
-    """One host, or whatever speaks HTTP behind `connect`. Safe to use from many tasks.
+    """One host, or whatever speaks HTTP behind `connect`. Safe to use from many tasks. Over TLS `host` is its name.
 
     Raises `HostUnreachable` (`sent` says whether the host may have heard the request) and `HostBroken`, and what a
     body given as an iterable raises.
     """
 
-    def __init__(self, address: str, *, tls: Tls | None = None, connect: Connect | None = None) -> None:
-        self.dialler = Dialler(address, tls, connect)
+    def __init__(
+        self, address: str, *, host: str | None = None, tls: Tls | None = None, connect: Connect | None = None
+    ) -> None:
+        self.dialler = Dialler(address, tls, connect, host)
         self.address = address
         self._pool = Pool(self.dialler)
         self._host = self.dialler.authority
@@ -207,7 +235,7 @@ class Upstream:
         """Ask without a body over a connection that is open; None if there is none.
 
         `told` is called once, when something came or the connection broke. Then either `give_back` it or go on with
-        `stream(…, asked=connection)`.
+        `stream(…, asked=Begun(…))`.
         """
         connection = self._pool.take_nowait()
         if connection is not None:
@@ -228,13 +256,13 @@ class Upstream:
         *,
         waits: bool = False,
         block: bytes = b"",
-        asked: Connection | None = None,
+        asked: Begun | None = None,
     ) -> Exchange:
         """A request as a block that gives its answer.
 
         A body that is an iterable is sent in chunks unless `headers` has its content-length. `waits`: the body is not
         begun before the host has said that it wants it, or nothing for a second. `block`: further headers, as
-        `header_block` wrote them. `asked`: the connection on which this was asked already.
+        `header_block` wrote them. `asked`: this was sent already.
         """
         framing, length = b"", None
         if isinstance(body, bytes):

@@ -9,7 +9,10 @@ import socket
 import struct
 
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
+from tests.gateway.cluster import Reply as Answered
 from tests.gateway.cluster import ask, wait_for
 from tests.gateway.preview_place import DOMAIN, LIMIT_S, Asked, Place, answering, mirror, service
 from tests.ports import free_port
@@ -67,6 +70,28 @@ async def test_a_public_port_is_seen_by_everybody_until_it_is_private_again(plac
         async with asyncio.timeout(LIMIT_S):
             while (await place.of(port)).status != 401:
                 await asyncio.sleep(0.1)
+
+
+async def test_whoever_comes_without_a_key_has_the_rate_of_their_address(place: Place) -> None:
+    gateway = place.cluster.add_gateway(GATEWAY_DOMAIN=DOMAIN, GATEWAY_PREVIEW_RATE="1")
+    place.cluster.wait_until_alive()
+
+    async def visit(address: str, **headers: str) -> Answered:
+        return await asyncio.to_thread(
+            ask, gateway.port, "GET", "/", address=address, Host=place.host(port), Accept=HTML, **headers
+        )
+
+    async with service(answering()) as port:
+        assert place.api("PUT", f"/ports/{port}", {"public": True}).status == 200
+        seen = [await visit("127.0.0.7") for _ in range(12)]
+        assert [reply.status for reply in seen[:2]] == [200, 200]
+        refused = next(reply for reply in seen if reply.status != 200)
+        assert (refused.status, refused.code) == (429, "rate_limited")
+        assert (refused.headers["retry-after"], refused.headers["ratelimit-limit"]) == ("1", "2")
+        assert 429 in [await refused_socket(gateway.port, place, port) for _ in range(4)]
+        assert (await visit("127.0.0.8")).status == 200
+        assert (await visit("127.0.0.7", X_API_Key=place.key)).status == 200
+    wait_for(lambda: "gateway.too_fast" in audited(place), "the refusal in the audit")
 
 
 async def test_a_link_becomes_a_cookie_that_opens_this_preview_only(place: Place) -> None:
@@ -230,6 +255,13 @@ def test_refusals_of_previews_are_in_a_hosts_audit_and_no_secret_is_in_a_log(sha
         text = log.read_text()
         assert shared.key not in text
         assert "wt1." not in text
+
+
+async def refused_socket(gateway: int, place: Place, port: int) -> int:
+    """The status with which a WebSocket is refused, by the gateway or by a service that speaks none."""
+    with pytest.raises(InvalidStatus) as caught:
+        await connect(f"ws://127.0.0.1:{gateway}/p/{place.sandbox}/{port}/", local_addr=("127.0.0.7", 0), proxy=None)
+    return caught.value.response.status_code
 
 
 def audited(place: Place) -> str:

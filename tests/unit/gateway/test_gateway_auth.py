@@ -1,5 +1,6 @@
 """Keys: which request has which caller, and how each wrong one is refused."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,8 +25,8 @@ def bearer(secret: str) -> dict[str, Any]:
     return scope(("authorization", f"Bearer {secret}"))
 
 
-def auth_with(*keys: Key) -> Auth:
-    auth = Auth(now_ms=lambda: NOW_MS, clock_s=lambda: 100.0)
+def auth_with(*keys: Key, visitor_rate: int = 0, clock_s: Callable[[], float] = lambda: 100.0) -> Auth:
+    auth = Auth(now_ms=lambda: NOW_MS, visitor_rate=visitor_rate, clock_s=clock_s)
     auth.know({key.id: key for key in keys})
     return auth
 
@@ -113,3 +114,25 @@ def test_a_scope_that_the_key_has_not_is_forbidden() -> None:
 
 def test_a_request_without_a_key_has_none() -> None:
     assert secret_of([(b"authorization", b"Basic abc"), (b"accept", b"*/*")], is_socket=True) is None
+
+
+def test_an_address_without_a_key_has_a_rate_of_its_own_and_an_ipv6_network_is_one() -> None:
+    now_s = 100.0
+    auth = auth_with(KEY, visitor_rate=2, clock_s=lambda: now_s)
+    for address in ["192.0.2.1"] * 4 + ["2001:db8::1", "2001:db8::2"] * 2:
+        auth.visitor(address)
+    for address in ("192.0.2.1", "2001:db8::3"):
+        with pytest.raises(TooFast) as caught:
+            auth.visitor(address)
+        assert caught.value.retry_after_s == 1
+        assert (b"ratelimit-limit", b"4") in caught.value.headers
+    auth.visitor("192.0.2.2")
+    assert asking(auth, bearer(SECRET)).owner == "red", "a key from the same address has its own"
+    now_s += 0.5
+    auth.visitor("192.0.2.1")
+
+
+def test_without_a_rate_visitors_are_not_counted() -> None:
+    auth = auth_with(visitor_rate=0)
+    for _ in range(10_000):
+        auth.visitor("192.0.2.1")

@@ -26,7 +26,7 @@ def test_what_is_usual(folder: Path) -> None:
     config = read(folder)
     assert (config.host, config.port, config.workers, config.hosts) == ("127.0.0.1", 8080, 1, {})
     assert config.name == "box.example-1"
-    assert config.domain is None
+    assert (config.domain, config.preview_rate) == (None, 200)
     assert config.pki.tickets_key == folder / "pki" / "tickets.key"
 
 
@@ -50,6 +50,8 @@ def test_any_address_is_served_with_tls(folder: Path) -> None:
         ("GATEWAY_LISTEN", "127.0.0.1:99999"),
         ("GATEWAY_WORKERS", "0"),
         ("GATEWAY_WORKERS", "many"),
+        ("GATEWAY_PREVIEW_RATE", "-1"),
+        ("GATEWAY_PREVIEW_RATE", "1.5"),
         ("GATEWAY_HOSTS", "http://a.example:7070"),
         ("GATEWAY_HOSTS", "https://a.example"),
         ("GATEWAY_HOSTS", "a=https://a:1,a=https://b:1"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -78,6 +79,43 @@ async def test_text_that_is_none_and_messages_without_end_are_refused(url: str) 
         with pytest.raises(ConnectionClosed) as ended:
             await client.recv()
         assert ended.value.rcvd is None or ended.value.rcvd.code == 1009
+
+
+async def test_a_message_in_endless_empty_pieces_costs_no_memory(url: str) -> None:
+    """For each of them a list would grow by a pointer, which no limit of a message's size sees."""
+    count = 20_000
+    empty = Frame(Opcode.CONT, b"", fin=False).serialize(mask=True)
+    async with connect(url, proxy=None) as client:
+        client.protocol.send_frame(Frame(Opcode.TEXT, b"in ", fin=False))
+        client.send_data()
+        await (await client.ping())
+        tracemalloc.start()
+        try:
+            for _ in range(10):
+                client.transport.write(empty * (count // 10))
+                await (await client.ping())  # its answer is behind all of that
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        client.protocol.send_frame(Frame(Opcode.CONT, b"pieces"))
+        client.send_data()
+        assert await client.recv() == "in pieces"
+    assert held < count, f"{held} bytes are held for {count} empty pieces"
+
+
+async def test_a_client_that_asks_and_does_not_read_is_not_heard_further(url: str) -> None:
+    """Answers to its pings would wait for it without end."""
+    ping = Frame(Opcode.PING, bytes(125)).serialize(mask=True)
+    async with connect(url, proxy=None) as client:
+        client.transport.pause_reading()
+        client.transport.write(ping * 150_000)  # 20 MB: more than all buffers between the two
+        before = -1
+        while before != (before := client.transport.get_write_buffer_size()):
+            await asyncio.sleep(0.3)
+        assert before, "all of it was heard"
+        client.transport.resume_reading()
+        await client.send("still there")
+        assert await client.recv() == "still there"
 
 
 async def test_a_client_that_does_not_read_makes_whoever_sends_wait() -> None:

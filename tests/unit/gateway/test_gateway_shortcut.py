@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from contract.ring import Room
 from gateway import serving
 from gateway.app import App
 from gateway.config import Config
+from gateway.heads import Asgi
 from gateway.logs import AccessLog
 from gateway.server import Server
+from gateway.services import CALL
 
 RECORD = Host("h", "http://127.0.0.1:1", 1, Room(10, 10), Room(1024, 1024), version="t").encode()
 BOX = "/v1/sandboxes/sb-abcdefghijklmn23"
@@ -30,9 +32,11 @@ class Box:
 
     def __init__(self) -> None:
         self.heads: list[str] = []
+        self.connections = 0
         self.left = asyncio.Event()
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             while await self._answer((await reader.readuntil(b"\r\n\r\n")).decode(), reader, writer):
                 pass
@@ -91,6 +95,13 @@ def environment(folder: Path, host: int, secret: str) -> dict[str, str]:
 
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with serving_gateway(tmp_path, lambda app: app) as found:
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def serving_gateway(tmp_path: Path, between: Callable[[App], Asgi]) -> AsyncIterator[Gateway]:
+    """A gateway with `between` its server and its application on the long way."""
     box, secret, lines = Box(), new_secret(secrets.token_bytes), list[bytes]()
     host = await asyncio.start_server(box, "127.0.0.1", 0)
     given = environment(tmp_path, host.sockets[0].getsockname()[1], secret)
@@ -99,7 +110,7 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     log = AccessLog(lines.append)
     async with asyncio.timeout(20), serving._parts(config, sources, None) as services:
         app = App(services, log)
-        server = Server(app, app.refused, app.shortcut)
+        server = Server(between(app), app.refused, app.shortcut)
         port = await server.listen("127.0.0.1", 0)
         try:
             yield Gateway(port, secret, box, lines)
@@ -191,3 +202,33 @@ async def test_a_client_may_send_requests_behind_each_other(gateway: Gateway) ->
         told = [await asking.ask(gateway.asked(case)) for case in ("plain", "in two pieces")]
         told += [await asking.ask(b""), await asking.ask(b"")]
     assert [body for _, _, body in told] == [b"hello"] * 4
+
+
+def failing(app: App) -> Asgi:
+    """Fails where the short way hands over, before anybody has taken the connection on which the host was asked."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if CALL in scope:
+            raise RuntimeError("the long way ends at its beginning")
+        await app(scope, receive, send)
+
+    return answer
+
+
+async def test_a_host_that_was_asked_for_nobody_is_hung_up_on(tmp_path: Path) -> None:
+    async with serving_gateway(tmp_path, failing) as gateway, client(gateway) as asking:
+        await asking.ask(gateway.asked("plain"))
+        assert (await asking.ask(gateway.asked("never")))[0] == 500
+        await gateway.box.left.wait()
+
+
+async def test_a_host_that_answered_nobody_is_asked_again_on_the_same_connection(tmp_path: Path) -> None:
+    async with serving_gateway(tmp_path, failing) as gateway:
+        for case in ("plain", "not-mine"):
+            async with client(gateway) as asking:
+                assert (await asking.ask(gateway.asked(case)))[0] == (200 if case == "plain" else 500)
+        before = gateway.box.connections
+        for _ in range(3):
+            async with client(gateway) as asking:
+                assert (await asking.ask(gateway.asked("plain")))[0] == 200
+        assert gateway.box.connections == before

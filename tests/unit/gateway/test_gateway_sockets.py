@@ -13,6 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import Request, Response, ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Frame, Opcode
 
 from contract.errors import NotMine, WarrenError
 from gateway.headers import target_of
@@ -111,6 +112,21 @@ async def test_how_the_host_closes_is_told_to_the_client(code: int, reason: str)
 
     async with gateway(talk) as (port, _), client(port) as socket:
         assert await closing(socket) == (code, reason)
+
+
+async def test_a_message_of_a_host_in_endless_empty_pieces_is_given_up() -> None:
+    """It may be a service in a sandbox that speaks. The WebSocket client that we use counts them."""
+
+    async def talk(host: ServerConnection) -> None:
+        empty = Frame(Opcode.CONT, b"", fin=False).serialize(mask=False)
+        host.protocol.send_frame(Frame(Opcode.TEXT, b"", fin=False))
+        host.send_data()
+        while not host.transport.is_closing():
+            host.transport.write(empty * 1000)
+            await asyncio.sleep(0)
+
+    async with gateway(talk) as (port, _), client(port) as socket:
+        assert (await closing(socket))[0] == 1009
 
 
 async def test_a_host_that_dies_is_never_a_proper_end() -> None:
