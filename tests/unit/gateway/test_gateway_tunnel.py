@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from flow_servers import free_port
 
 from contract.hosts import Host
 from gateway.hosts import Hosts
@@ -14,6 +13,7 @@ from gateway.liveness import MAX_FAILURES
 from gateway.tickets import Tickets
 from gateway.tunnel import NoTunnel, Tunnels
 from gateway.upstream import Upstream
+from tests.ports import free_port
 
 SANDBOX = "sb-abcdefghijklmn23"
 
