@@ -27,7 +27,7 @@ from poold.engines.qemu.accel import UNTRIED, find_accel
 from poold.errors import ConfigError, HostFault, NetError
 from poold.images import HostImages, Images
 from poold.ledger import Ledger, retention, sandboxes
-from poold.lifetimes import finish
+from poold.lifetimes import beside, finish
 from poold.metrics import Metrics
 from poold.net import Slots as NetSlots
 from poold.net import open_slots
@@ -293,9 +293,5 @@ async def _upkeep(ledger: Ledger, config: Config, sources: Sources) -> AsyncIter
                 wait_s = UPKEEP_S
             await asyncio.sleep(wait_s)
 
-    task = asyncio.create_task(forever())
-    try:
+    async with beside(forever()):
         yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])

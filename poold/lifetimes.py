@@ -1,8 +1,9 @@
-"""Ends that must come about: clean-up that cancellation does not cut short."""
+"""How long things last: clean-up that cancellation does not cut short, and work that goes on beside other work."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -28,6 +29,17 @@ async def finish(work: Awaitable[T], *, undo: Callable[[T], object] | None = Non
     if undo is not None:
         undo(task.result())
     raise cancelled
+
+
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do `work` during the block and no longer. If it fails the block is ended: a restart is safer than a guess."""
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(work)
+        try:
+            yield
+        finally:
+            task.cancel()
 
 
 async def both(first: Awaitable[object], second: Awaitable[T]) -> T:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from contract.hosts import Host
+from poold.lifetimes import beside
 
 log = logging.getLogger("poold.registry")
 
@@ -30,15 +31,11 @@ class Registry:
     async def beating(self) -> AsyncIterator[None]:
         """Keep the record up to date during the block. After it, the record says that the host takes nothing new."""
         await self._beat()
-        # One that fails in a way that nobody foresaw takes the daemon with it: gateways would believe that it is dead.
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(self._forever())
-            try:
+        try:
+            async with beside(self._forever()):
                 yield
-            finally:
-                task.cancel()
-                await asyncio.wait([task])
-                await self._take_leave()
+        finally:
+            await self._take_leave()
 
     async def _take_leave(self) -> None:
         with contextlib.suppress(TimeoutError):

@@ -18,8 +18,9 @@ from starlette.applications import Starlette
 from poold.api.app import ATTACH_ROUTES, make_app, make_operators_app
 from poold.api.services import Services
 from poold.config import Config
+from poold.errors import HostFault
 from poold.front import Certificates, Doors, Front
-from poold.lifetimes import finish
+from poold.lifetimes import beside, finish
 
 log = logging.getLogger("poold")
 
@@ -49,6 +50,7 @@ async def serving(found: Services, config: Config) -> AsyncIterator[None]:
             await stack.enter_async_context(front.accepting(config.host, config.port))
         else:
             await _until(tasks, partial(asyncio.open_connection, config.host, config.port))
+        await stack.enter_async_context(beside(_first_end(tasks)))
         yield
 
 
@@ -107,6 +109,14 @@ def _server(app: Starlette, *, address: str = "", port: int = 0, uds: Path | Non
         backpressure=STREAMS_AT_ONCE,
         log_enabled=False,
     )
+
+
+async def _first_end(tasks: "list[asyncio.Task[None]]") -> None:
+    """Raise as soon as a server ends by itself."""
+    ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in ended:
+        task.result()
+    raise HostFault("serving", "requests", hint="a server ended by itself")
 
 
 async def _until(

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from poold.errors import HostFault, HostPressure
+from poold.lifetimes import beside
 from poold.metrics import Metrics
 from poold.pressure import Pressure, Thresholds, judge, read
 
@@ -33,12 +34,8 @@ class Watch:
     async def running(self, strain: Callable[[bool], None]) -> AsyncIterator[None]:
         """Watch during the block, from its beginning on. `strain` is told whenever it begins or ends."""
         await self._look(strain)
-        task = asyncio.create_task(self._forever(strain))
-        try:
+        async with beside(self._forever(strain)):
             yield
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
 
     async def _forever(self, strain: Callable[[bool], None]) -> None:
         while True:

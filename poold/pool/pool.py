@@ -16,7 +16,7 @@ from poold.config import PoolSize
 from poold.engines import Engine, Machine
 from poold.errors import GuestError, GuestRefused, HostFault, MachineDied
 from poold.images import Images
-from poold.lifetimes import both, finish
+from poold.lifetimes import beside, both, finish
 from poold.link import Guest
 from poold.pool.ends import End, Ends
 from poold.pool.keeper import Keeper
@@ -75,12 +75,8 @@ class Pool:
         """Keep the pool filled during the block."""
         for name, size in self._sizes.items():
             self.keeper.resize(self._images.find(name).defaults, size)
-        async with asyncio.TaskGroup() as tasks, self.keeper.running():
-            trying = tasks.create_task(self._ends.keep_trying())
-            try:
-                yield self
-            finally:
-                trying.cancel()
+        async with beside(self._ends.keep_trying()), self.keeper.running():
+            yield self
 
     async def take(self, shape: Shape) -> Place:
         """A place for a machine of `shape`: a warm one, or room to restore one. Raises `CapacityError`."""

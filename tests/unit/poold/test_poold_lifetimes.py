@@ -1,10 +1,13 @@
-"""`finish`: a cancellation waits for the work's end, and then it is a cancellation still. `both`: one end for two."""
+"""`finish`: a cancellation waits for the work's end, and then it is a cancellation still. `both`: one end for two.
+
+`beside`: as long as the block and no longer, and a failure ends the block.
+"""
 
 import asyncio
 
 import pytest
 
-from poold.lifetimes import both, finish
+from poold.lifetimes import beside, both, finish
 
 
 class Work:
@@ -144,3 +147,27 @@ async def test_cancelling_both_cancels_each() -> None:
     await rounds()
     assert not first.ended
     assert not second.ended
+
+
+async def test_what_goes_on_beside_a_block_ends_with_it() -> None:
+    work = Work()
+    async with beside(work.run()):
+        await work.started.wait()
+    assert not work.ended
+    work.may_end.set()
+    await rounds()
+    assert not work.ended
+
+
+async def test_what_fails_beside_a_block_ends_the_block() -> None:
+    work = Work()
+
+    async def block() -> None:
+        async with beside(work.run(ValueError("no"))):
+            await work.started.wait()
+            work.may_end.set()
+            await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await block()
+    assert caught.group_contains(ValueError, match="no")
