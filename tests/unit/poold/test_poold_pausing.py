@@ -114,7 +114,7 @@ async def test_what_has_ended_is_neither_paused_nor_resumed(tmp_path: Path) -> N
         for reply in (await pause(host, stopped), await resume(host, stopped)):
             assert (reply.status, reply.code, reply.json["error"]["state"]) == (409, "wrong_state", "stopped")
         host.engine.kill(host.engine.machine_of(failed), "killed by signal 9")
-        await host.until(lambda: not host.engine.machines)
+        await host.until(lambda: in_use(host) == NOTHING)
         assert (await pause(host, failed)).code == "machine_died"
         assert (await resume(host, failed)).code == "wrong_state"
 
@@ -346,7 +346,7 @@ async def test_a_machine_that_dies_while_it_is_paused_is_an_error(tmp_path: Path
         sandbox = await host.create()
         reply = await died_at(host, step, pause, sandbox)
         assert (reply.status, reply.code) == (500, "engine_failed")
-        await host.until(lambda: not host.engine.machines)
+        await host.until(lambda: in_use(host) == NOTHING)
         await assert_failed(host, sandbox, "killed by signal 9")
 
 
@@ -370,5 +370,5 @@ async def test_a_machine_that_dies_when_it_goes_on_is_an_error(tmp_path: Path) -
         sandbox = await host.create()
         await pause(host, sandbox)
         await died_at(host, "discard", resume, sandbox)
-        await host.until(lambda: not host.engine.machines)
+        await host.until(lambda: in_use(host) == NOTHING)
         await assert_failed(host, sandbox, "killed by signal 9")
