@@ -14,9 +14,10 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.identity import Kind, peer_identity
+from contract.identity import Identity, Kind, peer_identity
 from poold.config import Pki
 from poold.errors import ConfigError
+from poold.pki import read
 from poold.watched import Watched
 
 log = logging.getLogger("poold.front")
@@ -28,6 +29,7 @@ CONNECTIONS = 8192
 ANONYMOUS = 1024  # of them at most, without a certificate: whoever they are, gateways get through
 PIECE_BYTES = 1 << 16
 FULL_S = 0.1  # to wait when there are no more file descriptors
+UNUSABLE = (OSError, ValueError, ConfigError)  # what may be said of certificates
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,14 @@ class Doors:
 class Certificates:
     """What the host shows to clients and expects of them, as the files say now."""
 
-    def __init__(self, pki: Pki) -> None:
+    def __init__(self, pki: Pki, name: str) -> None:
         self._pki = pki
+        self._whose = Identity(Kind.HOST, name)
         self._watched = Watched([pki.ca, pki.certificate, pki.key])
         self._watched.has_changed()
         try:
-            self._context = _context(pki)
-        except (OSError, ValueError) as error:
+            self._context = _context(pki, self._whose)
+        except UNUSABLE as error:
             raise ConfigError(f"POOLD_PKI={pki.folder}: its certificates cannot be used: {error}") from error
 
     async def context(self) -> ssl.SSLContext:
@@ -60,14 +63,17 @@ class Certificates:
         if not self._watched.has_changed():
             return
         try:
-            self._context = _context(self._pki)
-        except (OSError, ValueError) as error:  # a certificate and its key are replaced one after the other
+            self._context = _context(self._pki, self._whose)
+        except UNUSABLE as error:  # a certificate and its key are replaced one after the other
             log.warning("new certificates are not loaded", extra={"path": str(self._pki.folder), "why": str(error)})
         else:
             log.info("new certificates are loaded", extra={"path": str(self._pki.folder)})
 
 
-def _context(pki: Pki) -> ssl.SSLContext:
+def _context(pki: Pki, whose: Identity) -> ssl.SSLContext:
+    found = read(pki.certificate.read_bytes()).identity
+    if found != whose:  # gateways would not believe it
+        raise ConfigError(f"host.pem is the certificate of {found or 'nobody of ours'}, and this is {whose}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_OPTIONAL

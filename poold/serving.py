@@ -39,7 +39,9 @@ async def serving(found: Services, config: Config) -> AsyncIterator[None]:
     """
     async with contextlib.AsyncExitStack() as stack:
         doors = stack.enter_context(_doors(config))
-        front = Front(Certificates(config.pki), doors) if config.is_tls and config.pki is not None else None
+        front = None
+        if config.is_tls and config.pki is not None:
+            front = Front(Certificates(config.pki, config.name), doors)
         if front is not None:
             await stack.enter_async_context(front.carrying())  # until the servers behind it are done
         tasks = await stack.enter_async_context(_running(found, _servers(found, config, doors)))

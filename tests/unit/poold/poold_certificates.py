@@ -39,9 +39,9 @@ class Authority:
         private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         return made.public_bytes(Encoding.PEM), private
 
-    def write_host(self, folder: Path) -> None:
-        """Make `folder` one that a host can have as POOLD_PKI."""
-        certificate, key = self.issue("spiffe://warren/host/here")
+    def write_host(self, folder: Path, name: str = "here") -> None:
+        """Make `folder` one that the host `name` can have as POOLD_PKI."""
+        certificate, key = self.issue(f"spiffe://warren/host/{name}")
         for name, data in {"ca.pem": self.pem, "host.pem": certificate, "host.key": key}.items():
             (folder / name).write_bytes(data)
 

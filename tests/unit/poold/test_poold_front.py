@@ -71,7 +71,7 @@ async def opened(folder: Path, authority: Authority, serve: Serve = echo) -> Asy
             await serve(reader, writer)
         writer.close()
 
-    front, port = Front(Certificates(Pki(pki)), doors), free_port()
+    front, port = Front(Certificates(Pki(pki), "here"), doors), free_port()
     async with asyncio.timeout(LIMIT_S), contextlib.AsyncExitStack() as stack:
         for name, path in vars(doors).items():
             server = await asyncio.start_unix_server(lambda r, w, name=name: run(r, w, name), path)
@@ -332,7 +332,19 @@ async def test_new_certificates_are_shown_to_the_next_connection(tmp_path: Path,
 
 def test_certificates_that_make_no_sense_are_refused_at_the_start(tmp_path: Path, authority: Authority) -> None:
     authority.write_host(tmp_path)
-    Certificates(Pki(tmp_path))
+    Certificates(Pki(tmp_path), "here")
     (tmp_path / "host.key").write_bytes(authority.issue("spiffe://warren/host/here")[1])  # of another certificate
     with pytest.raises(ConfigError, match="POOLD_PKI"):
-        Certificates(Pki(tmp_path))
+        Certificates(Pki(tmp_path), "here")
+
+
+@pytest.mark.parametrize("uri", ["spiffe://warren/host/there", "spiffe://warren/gateway/here", ""])
+def test_the_certificate_of_somebody_else_is_refused_at_the_start(
+    tmp_path: Path, authority: Authority, uri: str
+) -> None:
+    authority.write_host(tmp_path)
+    certificate, key = authority.issue(uri)
+    (tmp_path / "host.pem").write_bytes(certificate)
+    (tmp_path / "host.key").write_bytes(key)
+    with pytest.raises(ConfigError, match="and this is host here"):
+        Certificates(Pki(tmp_path), "here")

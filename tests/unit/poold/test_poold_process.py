@@ -49,7 +49,7 @@ def test_the_record_appears_beats_and_says_at_the_end_that_the_host_has_left(tmp
 def test_a_host_with_certificates_speaks_tls_to_a_gateway(tmp_path: Path) -> None:
     authority, pki = Authority(), tmp_path / "pki"
     pki.mkdir()
-    authority.write_host(pki)
+    authority.write_host(pki, "bench")
     with open_local(POOLD_PKI=str(pki), POOLD_REGISTRY=str(tmp_path)) as host:
         (pki / "tickets.pub").write_bytes(host.gateway.public)  # taken up while it runs
         record = until(read(tmp_path / "hosts" / "bench.json"), limit_s=LIMIT_S)
