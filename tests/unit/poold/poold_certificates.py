@@ -42,8 +42,8 @@ class Authority:
     def write_host(self, folder: Path, name: str = "here") -> None:
         """Make `folder` one that the host `name` can have as POOLD_PKI."""
         certificate, key = self.issue(f"spiffe://warren/host/{name}")
-        for name, data in {"ca.pem": self.pem, "host.pem": certificate, "host.key": key}.items():
-            (folder / name).write_bytes(data)
+        for file, data in {"ca.pem": self.pem, "host.pem": certificate, "host.key": key}.items():
+            (folder / file).write_bytes(data)
 
     def client(self, folder: Path, uri: str | None = None, **more: int) -> ssl.SSLContext:
         """A client's TLS: it believes this CA, and shows a certificate for `uri`, if there is one."""
