@@ -124,7 +124,7 @@ class Poold:
                 "sandbox": sandbox_id("one"),
                 "request": "r",
                 "action": "exec",
-                "detail": f"row {n}",
+                "detail": {"cmd": f"row {n}", "reason": None},
                 "exit_code": 0,
                 "duration_ms": 12,
                 "bytes": 2048,
