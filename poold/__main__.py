@@ -10,13 +10,14 @@ from pathlib import Path
 
 import uvloop
 
+from contract.__about__ import __version__
 from poold import daemon
 from poold.config import Config
 from poold.errors import ConfigError, HostFault
 from poold.logs import open_log
 from poold.sandboxes import Sources
 
-USAGE = """usage: poold [--stop-all]
+USAGE = """usage: poold [--stop-all | --version]
 
 The daemon of one Warren host. When it is stopped, sandboxes run on, and the next poold takes them over;
 `poold --stop-all` ends them all instead, when no poold runs. It is told by environment variables what to do:
@@ -45,6 +46,9 @@ SOURCES = Sources(now_ms=lambda: time.time_ns() // 1_000_000, unix_ns=time.time_
 
 def main() -> None:
     """Run until SIGTERM or SIGINT. Exits 2 when the environment asks for what cannot be."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"poold {__version__}")  # noqa: T201 — this is its output
+        return
     stops_all = sys.argv[1:] == ["--stop-all"]
     if sys.argv[1:] and not stops_all:
         print(USAGE)  # noqa: T201 — this is its output

@@ -3,10 +3,14 @@
 import ast
 import re
 import subprocess
+import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from contract.__about__ import __version__
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("contract", "gateway", "poold", "guest", "images")
@@ -94,6 +98,22 @@ def test_test_files_have_names_of_their_own() -> None:
     """Without packages, two test files of one name would hide each other."""
     names = [path.name for path in modules("tests") if path.name.startswith("test_")]
     assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def version_of(*words: str) -> str:
+    """What a program says of itself, with its name before it."""
+    done = subprocess.run([sys.executable, "-m", *words, "--version"], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_every_program_is_of_one_version() -> None:
+    programs = {"poold": "poold", "poold.ctl": "pooldctl", "gateway": "gateway", "warren.cli": "warren"}
+    told = {module: version_of(module) for module in programs}
+    assert told == {module: f"{name} {__version__}" for module, name in programs.items()}
+    assert version_of("warren_guest") == __version__
+    for file in ("sdk/python/pyproject.toml", "guest/pyproject.toml"):
+        assert tomllib.loads((ROOT / file).read_text())["project"]["version"] == __version__, file
+    assert f"## {__version__} " in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_documents_name_only_make_targets_that_exist() -> None:
