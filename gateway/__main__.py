@@ -14,7 +14,7 @@ from contract.__about__ import __version__
 from gateway.config import Config
 from gateway.errors import ConfigError
 from gateway.logs import open_log
-from gateway.serving import Sources, run
+from gateway.serving import Sources, must_be_free, run
 
 USAGE = """usage: gateway [--version]
 
@@ -50,6 +50,7 @@ def main() -> None:
     try:
         config = Config.from_environment(os.environ, hostname=socket.gethostname())
         if config.workers > 1 and sys.argv[1:] != [WORKER]:
+            must_be_free(config)
             sys.exit(_run_workers(config.workers))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config))

@@ -69,7 +69,19 @@ async def _serve(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    _must_be_free(config)
     await daemon.run(config, SOURCES, stop=stop, ready=lambda: None)
+
+
+def _must_be_free(config: Config) -> None:
+    """Before anything is started: the server shares its port with whoever else wants to."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        socket.create_server((config.host, config.port), family=family).close()
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        told = f"POOLD_LISTEN={config.host}:{config.port} cannot be listened on: {why}"
+        raise ConfigError(f"{told}; set it to another address or port") from error
 
 
 def _memory_mb() -> int:

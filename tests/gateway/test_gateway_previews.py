@@ -92,9 +92,9 @@ async def test_curl_opens_a_link_as_a_refusal_tells_it_to(place: Place) -> None:
         assert "curl -L -b '' LINK" in told
         there = f"{place.host(port)}:{place.gateway.port}:127.0.0.1"
         for cookies, status in ((["-b", ""], "200"), ([], "401")):
-            argv = ["curl", "-sS", "-L", *cookies, "--noproxy", "*", "--resolve", there, "-o", "/dev/null", "-w", "%{http_code}"]
-            curl = await asyncio.create_subprocess_exec(*argv, url, stdout=asyncio.subprocess.PIPE)
-            assert (await curl.communicate())[0].decode() == status, url
+            argv = ["curl", "-sS", "-L", *cookies, "--noproxy", "*", "--resolve", there, "-w", "\n%{http_code}", url]
+            curl = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+            assert (await curl.communicate())[0].decode().splitlines()[-1] == status
 
 
 async def test_by_path_the_cookie_of_a_link_is_for_that_path(place: Place) -> None:
