@@ -129,6 +129,19 @@ def test_documents_name_only_make_targets_that_exist() -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize(("program", "prefix"), [("poold", "POOLD"), ("gateway", "GATEWAY")])
+def test_every_setting_is_in_the_operators_document_and_no_other_is(program: str, prefix: str) -> None:
+    read = set(re.findall(rf'"({prefix}_[A-Z_]+)"', (ROOT / program / "config.py").read_text()))
+    rows = re.findall(r"^\| (`[A-Z_`, ]+`) \|", (ROOT / "docs" / "OPERATING.md").read_text(), re.MULTILINE)
+    told = [name for row in rows for name in re.findall(rf"`({prefix}_[A-Z_]+)`", row)]
+    assert sorted(told) == sorted(read)
+
+
+def test_a_gateways_usage_has_every_setting() -> None:
+    read = set(re.findall(r'"(GATEWAY_[A-Z_]+)"', (ROOT / "gateway" / "config.py").read_text()))
+    assert set(re.findall(r"GATEWAY_[A-Z_]+", (ROOT / "gateway" / "__main__.py").read_text())) == read
+
+
 def test_documents_link_only_to_files_that_exist() -> None:
     wrong = []
     for path in tree():
