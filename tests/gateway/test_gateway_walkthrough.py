@@ -17,6 +17,7 @@ from tests.gateway.cluster import LIMIT_S, ROOT, wait_for
 from tests.ports import free_port
 
 SECTION = re.compile(r"^## Two machines$(.*?)^## ", re.MULTILINE | re.DOTALL)
+LISTED = re.compile(r"`(GATEWAY_HOSTS=[^`]+)`")
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMANDS = {"pooldctl": "poold.ctl", "poold": "poold", "gateway": "gateway", "warren": "warren.cli"}
 
@@ -51,10 +52,13 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def blocks(folder: Path) -> list[str]:
-    """The commands for the authority, the gateway, the host and a client, for places and ports that are ours."""
+    """For the authority, the gateway, the host and a client, and the setting that does without a shared folder.
+
+    With places and ports that are ours.
+    """
     section = SECTION.search((ROOT / "docs" / "OPERATING.md").read_text())
     assert section is not None
-    found = BLOCK.findall(section[1])
+    found = BLOCK.findall(section[1]) + LISTED.findall(section[1])
     for number, pki in ((1, "front"), (2, "two")):
         found[number] = found[number].replace("/etc/warren/pki", f"{folder}/root/pki-{pki}")
     ours = {"/root/": f"{folder}/root/", "/srv/": f"{folder}/srv/", "10.0.0.1": "127.0.0.1", "10.0.0.2": "127.0.0.2",
@@ -77,14 +81,17 @@ def running(folder: Path, name: str, commands: str) -> Iterator[Path]:
         process.wait(LIMIT_S)
 
 
-def test_the_walk_through_for_two_machines_works(folder: Path) -> None:
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_the_walk_through_for_two_machines_works(folder: Path, is_shared: bool) -> None:
     (folder / "root").mkdir()
-    authority, gateway, host, client = blocks(folder)
+    authority, gateway, host, client, listed = blocks(folder)
     argv = ["bash", "-ec", authority]
     subprocess.run(argv, cwd=folder, env=environment(folder), check=True, capture_output=True, timeout=LIMIT_S)
     assert gateway.count("keys create --registry") == 1
     gateway = gateway.replace("keys create", "keys create --scope sandboxes --scope admin")
     host = "".join(line for line in host.splitlines(True) if "image build" not in line)  # this engine has none
+    if not is_shared:
+        gateway, host = f"export {listed}\n{gateway}", re.sub(r" POOLD_REGISTRY=\S+", "", host)
 
     def told() -> str:
         return "".join(path.read_text() for path in folder.glob("*.log"))[-4000:]
