@@ -12,7 +12,7 @@ TEST_PACKAGES := nftables tmux git mount busybox-static chromium
 BENCH_PACKAGES := crun bubblewrap nginx-light wrk
 
 .PHONY: help up down images test test-unit test-faults test-fuzz check lint types contracts lock clean \
-	bench-create bench-density bench-slots bench-ledger bench-pause bench-gateway bench-packages
+	bench-create bench-density bench-slots bench-ledger bench-pause bench-deaths bench-gateway bench-packages
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ bench-ledger: .venv/.installed  ## durable events and moves a second, beside bar
 
 bench-pause: images  ## pause and resume of a small and a large machine
 	@$(PY) -m tests.bench.bench_pause
+
+bench-deaths: images  ## how soon a killed machine is known to be dead
+	@$(PY) -m tests.bench.bench_deaths
 
 bench-gateway: bench-packages  ## the gateway beside nginx: requests, bodies, events, WebSockets
 	@$(PY) -m tests.bench.bench_gateway

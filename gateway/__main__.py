@@ -10,12 +10,13 @@ import time
 
 import uvloop
 
+from contract.__about__ import __version__
 from gateway.config import Config
 from gateway.errors import ConfigError
 from gateway.logs import open_log
-from gateway.serving import Sources, run
+from gateway.serving import Sources, must_be_free, run
 
-USAGE = """usage: python -m gateway
+USAGE = """usage: gateway [--version]
 
 One address for many Warren hosts. It keeps nothing that it cannot find again: start as many as you like.
 It is told by environment variables what to do:
@@ -42,6 +43,9 @@ WORKER = "--worker"  # one of several: its parent has the signals
 
 def main() -> None:
     """Run until SIGTERM or SIGINT. Exits 2 when the environment asks for what cannot be."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"gateway {__version__}")  # noqa: T201 — this is its output
+        return
     if sys.argv[1:] not in ([], [WORKER]):
         print(USAGE)  # noqa: T201 — this is its output
         sys.exit(0 if sys.argv[1] in ("-h", "--help") else 2)
@@ -49,6 +53,7 @@ def main() -> None:
     try:
         config = Config.from_environment(os.environ, hostname=socket.gethostname())
         if config.workers > 1 and sys.argv[1:] != [WORKER]:
+            must_be_free(config)
             sys.exit(_run_workers(config.workers))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config))

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
 from gateway.app import App
@@ -13,6 +15,7 @@ from gateway.auth import Auth
 from gateway.background import Background
 from gateway.config import Config
 from gateway.creation import Creation
+from gateway.errors import ConfigError
 from gateway.hosts import Hosts
 from gateway.logs import AccessLog
 from gateway.metrics import Metrics
@@ -45,16 +48,37 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event) -> None:
     """Serve until `stop`. Then requests under way have a moment to finish, and what was begun is ended or undone."""
     access_log = AccessLog()
     tls = _client_tls(config)
-    async with _parts(config, sources, tls) as services, _previews(services) as previews, _kept(services, access_log):
+    async with _parts(config, sources, tls) as services, _previews(services) as previews:
         app = App(services, access_log if config.access_log else None, [previews.branch])
         server = Server(app, app.refused, app.shortcut)
-        await server.listen(config.host, config.port, None if tls is None else tls.context)
-        log.info("serving", extra={"address": config.host, "port": config.port, "hosts": len(services.hosts.names())})
-        try:
-            await stop.wait()
-        finally:
-            await server.close(FINISH_S)
-            await services.background.close(FINISH_S)
+        with _told_about_the_port(config):
+            context = None if tls is None else tls.context
+            await server.listen(config.host, config.port, context, is_shared=config.workers > 1)
+        async with _kept(services, access_log):
+            served = {"address": config.host, "port": config.port, "hosts": len(services.hosts.names())}
+            log.info("serving", extra=served)
+            try:
+                await stop.wait()
+            finally:
+                await server.close(FINISH_S)
+                await services.background.close(FINISH_S)
+
+
+def must_be_free(config: Config) -> None:
+    """Raise `ConfigError` if somebody listens on the port. Workers share theirs, and would share it with anybody."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    with _told_about_the_port(config):
+        socket.create_server((config.host, config.port), family=family).close()
+
+
+@contextlib.contextmanager
+def _told_about_the_port(config: Config) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        told = f"GATEWAY_LISTEN={config.host}:{config.port} cannot be listened on: {why}"
+        raise ConfigError(f"{told}; set it to another address or port") from error
 
 
 @contextlib.asynccontextmanager

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import uvloop
 
+from contract.__about__ import __version__
 from poold import daemon
 from poold.config import Config
 from poold.errors import ConfigError, HostFault
 from poold.logs import open_log
 from poold.sandboxes import Sources
 
-USAGE = """usage: poold [--stop-all]
+USAGE = """usage: poold [--stop-all | --version]
 
 The daemon of one Warren host. When it is stopped, sandboxes run on, and the next poold takes them over;
 `poold --stop-all` ends them all instead, when no poold runs. It is told by environment variables what to do:
@@ -45,6 +46,9 @@ SOURCES = Sources(now_ms=lambda: time.time_ns() // 1_000_000, unix_ns=time.time_
 
 def main() -> None:
     """Run until SIGTERM or SIGINT. Exits 2 when the environment asks for what cannot be."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"poold {__version__}")  # noqa: T201 — this is its output
+        return
     stops_all = sys.argv[1:] == ["--stop-all"]
     if sys.argv[1:] and not stops_all:
         print(USAGE)  # noqa: T201 — this is its output
@@ -65,7 +69,19 @@ async def _serve(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    _must_be_free(config)
     await daemon.run(config, SOURCES, stop=stop, ready=lambda: None)
+
+
+def _must_be_free(config: Config) -> None:
+    """Before anything is started: the server shares its port with whoever else wants to."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        socket.create_server((config.host, config.port), family=family).close()
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        told = f"POOLD_LISTEN={config.host}:{config.port} cannot be listened on: {why}"
+        raise ConfigError(f"{told}; set it to another address or port") from error
 
 
 def _memory_mb() -> int:

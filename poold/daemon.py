@@ -9,9 +9,9 @@ import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from contract.__about__ import __version__
 from contract.errors import WarrenError
 from contract.ids import new_id
 from contract.states import Event
@@ -257,14 +257,10 @@ def _beating(config: Config, found: Services) -> contextlib.AbstractAsyncContext
 
 
 def _facts(config: Config, ground: Ground, sources: Sources) -> Facts:
-    try:
-        ours = version("warren")
-    except PackageNotFoundError:
-        ours = "0.1.0+source"
     return Facts(
         name=config.name,
         address=config.advertise,
-        version=ours,
+        version=__version__,
         engine=config.engine,
         accel=ground.accel,
         started_ms=sources.now_ms(),

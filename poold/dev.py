@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ REGISTRY = FOLDER / "registry"
 CA = FOLDER / "pki"
 KEY = FOLDER / "key.json"
 GATEWAY = os.environ.get("GATEWAY_LISTEN", "127.0.0.1:8080")
-HOSTS = {"one": os.environ.get("POOLD_LISTEN", "127.0.0.1:7070"), "two": "127.0.0.1:7071"}
+FIRST_HOST = os.environ.get("POOLD_LISTEN", "127.0.0.1:7070")
 BASE_UIDS = {"one": 230_000, "two": 234_096}
 OWNER = "you"
 READY_LIMIT_S = 180.0  # the first time each image is booted and frozen
@@ -29,9 +29,11 @@ HINT = """
 Warren is up: the gateway at {url}, two hosts behind it; their logs are in {folder}
 
   export WARREN_URL={url} WARREN_API_KEY={key}
+  export POOLD_SOCKET={socket} POOLD_REGISTRY={registry}
   {warren} create
   {warren} exec ID -- uname -a
   {warren} attach ID
+  {pooldctl} status            # of the first host; the second is at {second}
 
 Or with curl:
 
@@ -44,13 +46,24 @@ Stop it with: make down
 """
 
 
-@dataclass(frozen=True)
+PORTS = """
+If a port is taken by another program, choose others:
+
+  GATEWAY_LISTEN=127.0.0.1:8090 POOLD_LISTEN=127.0.0.1:7080 make up
+
+The second host has the port after the first one's.
+"""
+
+
+@dataclass
 class Program:
     """A program in the background, that a later call of us finds again."""
 
     name: str
     module: str
     variables: Mapping[str, str] = field(repr=False)
+    _process: "subprocess.Popen[bytes] | None" = field(default=None, init=False, repr=False)  # if we started it
+    _log_from: int = field(default=0, init=False, repr=False)  # where the part of this run begins
 
     @property
     def log(self) -> Path:
@@ -60,13 +73,14 @@ class Program:
     def environment(self) -> dict[str, str]:
         return {**os.environ, **self.variables}
 
-    def start(self) -> None:
-        """Start it unless it runs."""
+    def start(self) -> bool:
+        """Start it unless it runs. Whether we did."""
         if self.pid() is not None:
-            return
+            return False
         say(f"· starting {self.name}")
         with self.log.open("ab") as log:
-            process = subprocess.Popen(
+            self._log_from = log.tell()
+            self._process = subprocess.Popen(
                 [sys.executable, "-m", self.module],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -74,7 +88,8 @@ class Program:
                 env=self.environment,
                 start_new_session=True,
             )
-        self._pid_file.write_text(str(process.pid))
+        self._pid_file.write_text(str(self._process.pid))
+        return True
 
     def stop(self) -> None:
         """Succeeds if it does not run."""
@@ -90,7 +105,9 @@ class Program:
         self._pid_file.unlink(missing_ok=True)
 
     def pid(self) -> int | None:
-        """Its process, if it runs."""
+        """Its process, if it runs. One of ours is asked itself: until it has begun, the kernel has no name for it."""
+        if self._process is not None:
+            return self._process.pid if self._process.poll() is None else None
         with contextlib.suppress(OSError, ValueError):
             pid = int(self._pid_file.read_text())
             if self.module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
@@ -99,8 +116,9 @@ class Program:
 
     def must_run(self) -> None:
         if self.pid() is None:
-            end = "\n".join(self.log.read_text(errors="replace").splitlines()[-5:])
-            sys.exit(f"{self.name} does not run. The end of {self.log}:\n{end}")
+            told = self.log.read_bytes()[self._log_from :].decode(errors="replace")
+            end = "\n".join(told.splitlines()[-5:])
+            sys.exit(f"{self.name} does not run. The end of {self.log}:\n{end}\n{PORTS if '_LISTEN' in end else ''}")
 
     @property
     def _pid_file(self) -> Path:
@@ -115,36 +133,75 @@ def main() -> None:
 
 
 def up() -> None:
-    """Start what does not run, wait until machines are warm, show that it works, and say how to use it."""
+    """Start what does not run, wait until machines are warm, show that it works, and say how to use it.
+
+    If that comes to nothing, what was started here is stopped again.
+    """
     prepare()
     programs = [*hosts().values(), gateway()]
-    for program in programs:
-        program.start()
-    wait_until_warm(programs)
-    key = json.loads(KEY.read_text())["secret"]
-    show(key)
-    warren = Path(sys.executable).with_name("warren")
-    say(HINT.format(url=f"http://{GATEWAY}", folder=FOLDER, key=key, warren=warren))
+    started: list[Program] = []
+    try:
+        started += [program for program in programs if program.start()]
+        wait_until_warm(programs)
+        key = json.loads(KEY.read_text())["secret"]
+        show(key)
+    except SystemExit as error:
+        say(str(error))
+        stop(started)
+        sys.exit(1)
+    say(hint(key))
+
+
+def hint(key: str) -> str:
+    programs = Path(sys.executable).parent
+    first, second = (Path(_run_dir(name)) / "poold.sock" for name in BASE_UIDS)
+    return HINT.format(
+        url=f"http://{GATEWAY}",
+        folder=FOLDER,
+        key=key,
+        warren=programs / "warren",
+        pooldctl=programs / "pooldctl",
+        socket=first,
+        second=second,
+        registry=REGISTRY,
+    )
 
 
 def down() -> None:
     """Stop all programs and then every machine. Succeeds if nothing runs."""
-    gateway().stop()
-    for host in hosts().values():
-        host.stop()
-        if Path(host.variables["POOLD_STATE_DIR"]).is_dir():  # machines outlive their daemon, also one that was killed
-            with host.log.open("ab") as log:
-                argv = [sys.executable, "-m", "poold", "--stop-all"]
-                done = subprocess.run(argv, env=host.environment, stderr=log, check=False)
-            if done.returncode:
-                sys.exit(f"stopping the machines of {host.name} failed; the log: {host.log}")
-        for empty in (Path(host.variables["POOLD_RUN_DIR"]) / "netns", Path(host.variables["POOLD_RUN_DIR"])):
-            with contextlib.suppress(FileNotFoundError):
-                empty.rmdir()
+    stop([*hosts().values(), gateway()])
+
+
+def stop(programs: Iterable[Program]) -> None:
+    """The last first, and with a host every machine of its: those outlive their daemon, also one that was killed."""
+    for program in reversed(list(programs)):
+        program.stop()
+        if program.module == "poold":
+            _clear(program)
+
+
+def _clear(host: Program) -> None:
+    if Path(host.variables["POOLD_STATE_DIR"]).is_dir():
+        with host.log.open("ab") as log:
+            argv = [sys.executable, "-m", "poold", "--stop-all"]
+            done = subprocess.run(argv, env=host.environment, stderr=log, check=False)
+        if done.returncode:
+            sys.exit(f"stopping the machines of {host.name} failed; the log: {host.log}")
+    for empty in (Path(host.variables["POOLD_RUN_DIR"]) / "netns", Path(host.variables["POOLD_RUN_DIR"])):
+        with contextlib.suppress(FileNotFoundError):
+            empty.rmdir()
+
+
+def addresses() -> dict[str, str]:
+    """Of the hosts: the second one has the next port."""
+    host, _, port = FIRST_HOST.rpartition(":")
+    if not port.isdigit():
+        sys.exit(f"POOLD_LISTEN must be ADDRESS:PORT, got {FIRST_HOST!r}")
+    return {name: f"{host}:{int(port) + number}" for number, name in enumerate(BASE_UIDS)}
 
 
 def hosts() -> dict[str, Program]:
-    return {name: Program(f"host-{name}", "poold", _of_host(name, address)) for name, address in HOSTS.items()}
+    return {name: Program(f"host-{name}", "poold", _of_host(name, address)) for name, address in addresses().items()}
 
 
 def _of_host(name: str, address: str) -> dict[str, str]:
@@ -152,7 +209,7 @@ def _of_host(name: str, address: str) -> dict[str, str]:
         "POOLD_NAME": name,
         "POOLD_LISTEN": address,
         "POOLD_STATE_DIR": str(FOLDER / name / "state"),
-        "POOLD_RUN_DIR": f"/run/warren-{name}",
+        "POOLD_RUN_DIR": _run_dir(name),
         "POOLD_IMAGES": os.environ.get("POOLD_IMAGES", str(FOLDER.parent / "images")),
         "POOLD_POOL": os.environ.get("POOLD_POOL", "python=1-4,minimal=1-2"),
         "POOLD_MEMORY_MB": os.environ.get("POOLD_MEMORY_MB", str(_memory_mb() * 4 // 10)),
@@ -160,6 +217,10 @@ def _of_host(name: str, address: str) -> dict[str, str]:
         "POOLD_REGISTRY": str(REGISTRY),
         "POOLD_PKI": str(FOLDER / name / "pki"),
     }
+
+
+def _run_dir(name: str) -> str:
+    return f"/run/warren-{name}"
 
 
 def gateway() -> Program:
@@ -179,7 +240,7 @@ def prepare() -> None:
     if not CA.exists():
         say("· making keys")
         _ctl("pki", "init", str(CA))
-    for name in HOSTS:
+    for name in BASE_UIDS:
         (FOLDER / name / "pki").mkdir(parents=True, exist_ok=True)
         (FOLDER / name / "pki" / "tickets.pub").write_bytes((CA / "tickets.pub").read_bytes())
     if not (FOLDER / "gateway-pki").exists():
@@ -207,7 +268,7 @@ def wait_until_warm(programs: list[Program]) -> None:
     while time.monotonic() - started < READY_LIMIT_S:
         for program in programs:
             program.must_run()
-        healths = {name: ask(f"http://{address}/healthz") for name, address in HOSTS.items()}
+        healths = {name: ask(f"http://{address}/healthz") for name, address in addresses().items()}
         state = "; ".join(f"{name}: {_warm(health)}" for name, health in healths.items())
         if state != shown:
             say(f"· warm machines: {state} ({time.monotonic() - started:.0f} s)")

@@ -186,7 +186,9 @@ class Metrics:
         self.vm_cpu_seconds_total = self._counter(
             "vm_cpu_seconds_total", "Processor time that a sandbox's machine has used", sandbox=None
         )
-        self.vm_memory_bytes = self._gauge("vm_memory_bytes", "Memory that a sandbox's machine has", sandbox=None)
+        self.vm_memory_bytes = self._gauge(
+            "vm_memory_bytes", "Memory that a sandbox's machine has for itself", sandbox=None
+        )
         self.egress_bytes_total = self._counter(
             "egress_bytes_total", "Bytes that a sandbox has sent to the world and received from it", sandbox=None
         )

@@ -1,12 +1,12 @@
 """The API's document and its page, as this gateway serves it now: with the sizes that its hosts have."""
 
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from contract.__about__ import __version__
 from contract.models import ShapeLimits
 from gateway.docs import POLICY, page
 from gateway.openapi import document
@@ -33,16 +33,9 @@ def _limits(request: Request) -> ShapeLimits:
 
 @lru_cache(KEPT)
 def _document(most: ShapeLimits) -> bytes:
-    return orjson.dumps(document(OPERATIONS, most, version=_version()))
+    return orjson.dumps(document(OPERATIONS, most, version=__version__))
 
 
 @lru_cache(KEPT)
 def _page(most: ShapeLimits, url: str) -> bytes:
     return page(orjson.loads(_document(most)), url=url).encode()
-
-
-def _version() -> str:
-    try:
-        return version("warren")
-    except PackageNotFoundError:  # it runs from its source
-        return "development"

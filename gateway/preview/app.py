@@ -27,7 +27,10 @@ from gateway.tunnel import NoTunnel
 
 log = logging.getLogger("gateway.preview")
 
-PRIVATE = "there is no public port here; open it with a link from its owner, or send the owner's key"
+PRIVATE = (
+    "there is no public port here; open it with a link from its owner, which needs a client that keeps cookies "
+    "(curl -L -b '' LINK), or send the owner's key (Authorization: Bearer KEY)"
+)
 REFUSED = "gateway.preview_refused"  # in the audit
 EVERYBODY = ""  # the owner in a ticket for a visitor who has not said who they are
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]

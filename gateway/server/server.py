@@ -47,15 +47,18 @@ class Server:
         self._listening: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Take connections from now on. The port, for who asked for any."""
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None, *, is_shared: bool = False) -> int:
+        """Take connections from now on. The port, for who asked for any.
+
+        One that `is_shared` may be taken by several processes at once, which get a part of the connections each.
+        """
         self._look()
         self._listening = await self.loop.create_server(
             lambda: Connection(self),
             host,
             port,
             backlog=BACKLOG,
-            reuse_port=True,
+            reuse_port=is_shared,
             ssl=tls,
             ssl_handshake_timeout=None if tls is None else HANDSHAKE_S,
         )

@@ -52,7 +52,11 @@ class Layout:
         raise NotImplementedError
 
     def usage(self, machine_id: str) -> Usage | None:
-        """What the machine has used, or None if it has no group. What no controller counts is 0."""
+        """What the machine has used, or None if it has no group. What no controller counts is 0.
+
+        Of memory only what it alone has: neither the page cache of its drive, which the kernel takes back when somebody
+        needs it, nor pages of the snapshot, which are all clones' and are counted as the first one's that touched them.
+        """
         raise NotImplementedError
 
     def all_homes(self) -> list[Path]:
@@ -97,7 +101,7 @@ class V1(Layout):
     def usage(self, machine_id: str) -> Usage | None:
         numbers = (
             self._read("cpuacct", machine_id, "cpuacct.usage"),
-            self._read("memory", machine_id, "memory.usage_in_bytes"),
+            self._read("memory", machine_id, "memory.stat", b"rss"),
             self._read("pids", machine_id, "pids.current"),
             self._read("memory", machine_id, "memory.oom_control", b"oom_kill"),
         )
@@ -126,7 +130,7 @@ class V2(Layout):
     def usage(self, machine_id: str) -> Usage | None:
         numbers = (
             self._read("cpu", machine_id, "cpu.stat", b"usage_usec"),
-            self._read("memory", machine_id, "memory.current"),
+            self._read("memory", machine_id, "memory.stat", b"anon"),
             self._read("pids", machine_id, "pids.current"),
             self._read("memory", machine_id, "memory.events", b"oom_kill"),
         )

@@ -33,7 +33,7 @@ class Usage:
     """What a machine has taken so far (`cpu_s`, `oom_kills`) and has now (the others)."""
 
     cpu_s: float
-    memory_bytes: int  # with what the kernel keeps of its files, and would give back if it were short
+    memory_bytes: int  # its own: without the kernel's cache of its files, and what it shares with other machines
     pids: int
     oom_kills: int
 

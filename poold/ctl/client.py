@@ -14,6 +14,7 @@ from poold.ctl.errors import CtlError, Refused, Unreachable
 from poold.ctl.parser import MAX_PAGE
 
 EVENT_STREAM = "text/event-stream"
+RUN = Path("/run")
 MAX_LINE_BYTES = 16 << 20  # of an event; poold's are far shorter
 
 Query = Mapping[str, str | int | None]
@@ -111,8 +112,7 @@ class Client:
         try:
             yield
         except FileNotFoundError:
-            hint = "is poold running? If its socket is elsewhere: --socket PATH or POOLD_SOCKET"
-            raise Unreachable(f"there is no socket {self.path}", hint=hint) from None
+            raise Unreachable(f"there is no socket {self.path}", hint=_elsewhere()) from None
         except PermissionError:
             raise Unreachable(f"no permission for {self.path}", hint="are you root? Try it with sudo") from None
         except ConnectionRefusedError:
@@ -125,6 +125,14 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             why = f"{type(error).__name__}: {error}".rstrip(": ")
             raise Unreachable(f"the connection to {self.path} broke ({why})", hint="see poold's log") from error
+
+
+def _elsewhere() -> str:
+    """What helps who looked for a socket where there is none: those that there are."""
+    found = ", ".join(map(str, sorted(RUN.glob("warren*/poold.sock"))))
+    if found:
+        return f"is poold running? These are there: {found}; name one with --socket PATH or POOLD_SOCKET"
+    return "is poold running? If its socket is elsewhere: --socket PATH or POOLD_SOCKET"
 
 
 def encoded(body: object) -> bytes | None:

@@ -1,7 +1,7 @@
 """`pooldctl doctor`: is this host fit for poold, and if not, what mends it? Checks are functions of `Facts`."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -53,7 +53,7 @@ def fail(name: str, detail: str, mend: str) -> Check:
 def doctor(context: Context) -> int:
     """Exits with 1 if something failed; what only warns does not keep poold from working."""
     context.poold.timeout_s = min(context.poold.timeout_s, PATIENCE_S)
-    checks = examine(gather(_environment(context, os.environ), context.poold))
+    checks = examine(gather(os.environ, context.poold, _named(context)))
     has_failed = any(check.verdict is Verdict.FAIL for check in checks)
     if context.out.as_json:
         context.out.json({"ok": not has_failed, "checks": [asdict(check) for check in checks]})
@@ -62,9 +62,10 @@ def doctor(context: Context) -> int:
     return errors.FAILED if has_failed else errors.DONE
 
 
-def _environment(context: Context, environ: Mapping[str, str]) -> dict[str, str]:
+def _named(context: Context) -> dict[str, str]:
+    """The variables that options stand for."""
     named = {"POOLD_STATE_DIR": context.asked.state_dir, "POOLD_IMAGES": context.asked.images}
-    return {**environ, **{name: value for name, value in named.items() if value is not None}}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _print(context: Context, checks: list[Check]) -> None:

@@ -20,7 +20,7 @@ OUTPUT = {"stdout": 1, "stderr": 2}
 
 def execute(context: Context) -> int:
     if not context.asked.words:
-        raise UsageError("say what to run", hint="pooldctl exec ID -- CMD…")
+        raise UsageError("say what to run", hint="as in: pooldctl exec ID -- CMD…")
     try:
         return _execute(context.poold, resolve(context.poold, context.asked.sandbox), _request(context))
     except UsageError:
@@ -79,7 +79,7 @@ def _execute(poold: Client, sandbox: str, request: dict[str, Any]) -> int:
         if pid is not None:
             say(f"left; the command goes on in the sandbox as process {pid}")
         raise
-    raise CtlError("poold went away before the command ended; how it ends is not known", hint="pooldctl status")
+    raise CtlError("poold went away before the command ended; how it ends is not known", hint="see: pooldctl status")
 
 
 def exit_code(ended: dict[str, Any]) -> int:

@@ -59,6 +59,8 @@ class Poold:
     trouble: str | None
     unready: str | None = None
     accel: str | None = None
+    state_dir: Path | None = None
+    images_dir: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -92,15 +94,16 @@ class Facts:
     poold: Poold
 
 
-def gather(environ: Mapping[str, str], client: Client) -> Facts:
-    config, config_error = _config(environ)
-    state = Path(environ.get("POOLD_STATE_DIR", "/var/lib/warren"))
-    images_dir = config.images_dir if config is not None else Path(environ.get("POOLD_IMAGES", state / "images"))
+def gather(environ: Mapping[str, str], client: Client, named: Mapping[str, str] | None = None) -> Facts:
+    """`named` are variables that somebody asked for. Folders are those, else what poold says, else by `environ`."""
+    named = named or {}
+    poold = _poold(client)
+    state, images_dir = _folders(poold, environ, named)
     version, controllers = _cgroups()
     found = _stat(client.path)
     return Facts(
         is_root=os.geteuid() == 0,
-        config_error=config_error,
+        config_error=_config_error({**environ, **named}),
         namespaces=_names(Path("/proc/self/ns")),
         nftables_error=_nftables(),
         tun_error=_opened(Path("/dev/net/tun")),
@@ -123,17 +126,26 @@ def gather(environ: Mapping[str, str], client: Client) -> Facts:
         socket=client.path,
         socket_mode=None if found is None else stat.S_IMODE(found.st_mode),
         socket_uid=None if found is None else found.st_uid,
-        poold=_poold(client),
+        poold=poold,
     )
 
 
-def _config(environ: Mapping[str, str]) -> tuple[Config | None, str | None]:
+def _folders(poold: Poold, environ: Mapping[str, str], named: Mapping[str, str]) -> tuple[Path, Path]:
+    """For the state and for images."""
+    told = {"POOLD_STATE_DIR": poold.state_dir, "POOLD_IMAGES": poold.images_dir}
+    said = {**environ, **{name: str(path) for name, path in told.items() if path is not None}, **named}
+    state = Path(said.get("POOLD_STATE_DIR", "/var/lib/warren"))
+    return state, Path(said.get("POOLD_IMAGES", state / "images")).absolute()
+
+
+def _config_error(environ: Mapping[str, str]) -> str | None:
     memory_mb = os.sysconf("SC_PAGESIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     try:
         cpus, name = os.cpu_count() or 1, socket.gethostname()
-        return Config.from_environment(environ, host_memory_mb=memory_mb, host_cpus=cpus, hostname=name), None
+        Config.from_environment(environ, host_memory_mb=memory_mb, host_cpus=cpus, hostname=name)
     except ConfigError as error:
-        return None, str(error)
+        return str(error)
+    return None
 
 
 def _text(path: Path) -> str:
@@ -318,6 +330,8 @@ def _poold(client: Client) -> Poold:
     except CtlError as error:
         unready = error.message
     try:
-        return Poold(None, unready, client.get("/admin/status")["accel"])
+        status = client.get("/admin/status")
+        state_dir = Path(status["ledger"]["path"]).parent
+        return Poold(None, unready, status["accel"], state_dir, Path(status["images_dir"]))
     except (CtlError, KeyError, TypeError) as error:
         return Poold(None, unready or (error.message if isinstance(error, Refused) else None))

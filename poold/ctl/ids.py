@@ -23,4 +23,4 @@ def resolve(poold: Client, typed: str) -> str:
             raise UsageError(f"{typed!r} could be any of {clean(', '.join(matching))}")
         if matching:
             return str(matching[0])
-    raise NoSuchThing(f"there is no sandbox {typed!r}", hint="pooldctl sandboxes ls --all")
+    raise NoSuchThing(f"there is no sandbox {typed!r}", hint="see: pooldctl sandboxes ls --all")

@@ -9,6 +9,8 @@ import argparse
 import re
 from typing import Any
 
+from contract.__about__ import __version__
+
 EPILOG = """\
 exit codes:
   0  done                         3  poold is not reachable
@@ -35,6 +37,7 @@ def build() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"pooldctl {__version__}")
     _common(parser)
     top = parser.add_subparsers(metavar="COMMAND", required=True)
     _leaf(top, "status", "status.show", "how this host is doing")

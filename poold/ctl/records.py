@@ -1,5 +1,6 @@
 """`pooldctl audit` and `pooldctl ledger`: what the host has written down, and whether it is whole."""
 
+import json
 import os
 from typing import Any
 
@@ -43,8 +44,16 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
         "-" if row.get("exit_code") is None else row["exit_code"],
         "-" if took is None else f"{took / 1000:.3f}s",
         "-" if row.get("bytes") is None else size(row["bytes"]),
-        row.get("detail") or "",
+        _detail(row.get("detail")),
     )
+
+
+def _detail(detail: Any) -> str:
+    """Compact JSON, without what says nothing."""
+    if not isinstance(detail, dict):
+        return str(detail or "")
+    told = {name: value for name, value in detail.items() if value is not None}
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":")) if told else ""
 
 
 def audit_verify(context: Context) -> int:

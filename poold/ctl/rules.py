@@ -18,7 +18,7 @@ def change(context: Context) -> int:
     """What is not named stays as it is."""
     asked = {name: getattr(context.asked, name) for name in RULES if getattr(context.asked, name) is not None}
     if not asked and not context.asked.unset:
-        raise UsageError("say what to change", hint="pooldctl rules set --help")
+        raise UsageError("say what to change", hint="see: pooldctl rules set --help")
     rules = {**_own(context.poold.get(_path(context))), **asked}
     body = {name: value for name, value in rules.items() if name not in context.asked.unset}
     return _print(context, context.poold.call("PUT", _path(context), body))

@@ -45,6 +45,7 @@ async def test_without_key_or_link_a_preview_is_private(place: Place) -> None:
     async with service(answering()) as port:
         refused = await place.of(port)
         assert (refused.status, refused.json["error"]["code"]) == (401, "preview_private")
+        assert "keeps cookies" in refused.json["error"]["message"]
         page = await place.of(port, Accept=HTML)
         assert (page.status, page["content-type"]) == (401, "text/html; charset=utf-8")
         assert b"private" in page.body
@@ -107,6 +108,18 @@ async def test_a_link_becomes_a_cookie_that_opens_this_preview_only(place: Place
         assert (seen.status, seen.json["cookie"]) == (200, "mine=1")
         assert (await place.of(other, Cookie=pair)).status == 401
         assert (await place.of(port, Cookie=pair[:-2] + "xx")).status == 401
+
+
+async def test_curl_opens_a_link_as_a_refusal_tells_it_to(place: Place) -> None:
+    async with service(mirror) as port:
+        told = (await place.of(port)).json["error"]["message"]
+        url = place.link(port)
+        assert "curl -L -b '' LINK" in told
+        there = f"{place.host(port)}:{place.gateway.port}:127.0.0.1"
+        for cookies, status in ((["-b", ""], "200"), ([], "401")):
+            argv = ["curl", "-sS", "-L", *cookies, "--noproxy", "*", "--resolve", there, "-w", "\n%{http_code}", url]
+            curl = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+            assert (await curl.communicate())[0].decode().splitlines()[-1] == status
 
 
 async def test_by_path_the_cookie_of_a_link_is_for_that_path(place: Place) -> None:

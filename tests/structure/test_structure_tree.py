@@ -3,10 +3,14 @@
 import ast
 import re
 import subprocess
+import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from contract.__about__ import __version__
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("contract", "gateway", "poold", "guest", "images")
@@ -96,6 +100,22 @@ def test_test_files_have_names_of_their_own() -> None:
     assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
+def version_of(*words: str) -> str:
+    """What a program says of itself, with its name before it."""
+    done = subprocess.run([sys.executable, "-m", *words, "--version"], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_every_program_is_of_one_version() -> None:
+    programs = {"poold": "poold", "poold.ctl": "pooldctl", "gateway": "gateway", "warren.cli": "warren"}
+    told = {module: version_of(module) for module in programs}
+    assert told == {module: f"{name} {__version__}" for module, name in programs.items()}
+    assert version_of("warren_guest") == __version__
+    for file in ("sdk/python/pyproject.toml", "guest/pyproject.toml"):
+        assert tomllib.loads((ROOT / file).read_text())["project"]["version"] == __version__, file
+    assert f"## {__version__} " in (ROOT / "CHANGELOG.md").read_text()
+
+
 def test_documents_name_only_make_targets_that_exist() -> None:
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     wrong = []
@@ -107,6 +127,19 @@ def test_documents_name_only_make_targets_that_exist() -> None:
                 commands += re.findall(r"^\$? ?(?:sudo )?make ([a-z][a-z-]*)", block, re.MULTILINE)
             wrong += [f"{named(path)}: make {target}" for target in commands if target not in targets]
     assert wrong == []
+
+
+@pytest.mark.parametrize(("program", "prefix"), [("poold", "POOLD"), ("gateway", "GATEWAY")])
+def test_every_setting_is_in_the_operators_document_and_no_other_is(program: str, prefix: str) -> None:
+    read = set(re.findall(rf'"({prefix}_[A-Z_]+)"', (ROOT / program / "config.py").read_text()))
+    rows = re.findall(r"^\| (`[A-Z_`, ]+`) \|", (ROOT / "docs" / "OPERATING.md").read_text(), re.MULTILINE)
+    told = [name for row in rows for name in re.findall(rf"`({prefix}_[A-Z_]+)`", row)]
+    assert sorted(told) == sorted(read)
+
+
+def test_a_gateways_usage_has_every_setting() -> None:
+    read = set(re.findall(r'"(GATEWAY_[A-Z_]+)"', (ROOT / "gateway" / "config.py").read_text()))
+    assert set(re.findall(r"GATEWAY_[A-Z_]+", (ROOT / "gateway" / "__main__.py").read_text())) == read
 
 
 def test_documents_link_only_to_files_that_exist() -> None:

@@ -69,6 +69,7 @@ def status() -> dict[str, Any]:
         "pool": [SHARE],
         "pressure": None,
         "ledger": {"path": "/var/lib/warren/ledger.db", "bytes": 123_456, "wal_bytes": 4096},
+        "images_dir": "/var/lib/warren/images",
         "recovery": {"at_ms": time.time_ns() // 1_000_000 - 7_200_000, "adopted": ["a", "b"], "lost": [], "undone": []},
     }
 
@@ -124,7 +125,7 @@ class Poold:
                 "sandbox": sandbox_id("one"),
                 "request": "r",
                 "action": "exec",
-                "detail": f"row {n}",
+                "detail": {"cmd": f"row {n}", "reason": None},
                 "exit_code": 0,
                 "duration_ms": 12,
                 "bytes": 2048,

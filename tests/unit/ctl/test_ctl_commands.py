@@ -161,6 +161,9 @@ class TestIds:
     def test_what_names_none_is_refused(self, ctl: Ctl, poold: Poold, typed: str, code: int) -> None:
         assert ctl("sb", "show", typed).code == code
 
+    def test_who_names_none_is_told_where_to_look(self, ctl: Ctl, poold: Poold) -> None:
+        assert ctl("sb", "show", "sb-zzzz").err.splitlines()[1] == "pooldctl: see: pooldctl sandboxes ls --all"
+
 
 class TestEvents:
     def test_tail_gives_the_last_ones_in_order(self, ctl: Ctl, poold: Poold) -> None:
@@ -209,6 +212,14 @@ def test_audit_rows_are_the_last_that_match(ctl: Ctl, poold: Poold) -> None:
     assert poold.asked[-1].query["sandbox"] == ONE
 
 
+def test_what_an_audit_row_tells_is_compact_json_without_what_says_nothing(ctl: Ctl, poold: Poold) -> None:
+    poold.audit[-1]["detail"] = {"from": "paused", "why": "it’s so", "reason": None}
+    poold.audit[-2]["detail"] = {"reason": None}
+    before, last = ctl("audit", "ls", "-n", "2").out.splitlines()[1:]
+    assert last.endswith(' {"from":"paused","why":"it’s so"}')
+    assert before.endswith(" 2.0 kB")
+
+
 def test_a_broken_audit_log_fails(ctl: Ctl, poold: Poold) -> None:
     broken = {"ok": False, "rows": 9, "first": 1, "last": 9, "broken_at": 5, "why": "the hash differs"}
     poold.answers["GET", "/admin/audit/verify"] = broken
@@ -235,6 +246,7 @@ class TestDrain:
             f"{ONE} done, 1 left",
             f"{ONE} done, 0 left",
             "drained: 2 paused, 0 destroyed, 0 failed",
+            "what is paused stays so, also after pooldctl undrain, until it is resumed",
         ]
         assert poold.asked[-1].body == {"mode": "pause"}
         events = [json.loads(line) for line in ctl("drain", "--destroy", "--json").out.splitlines()]
@@ -251,8 +263,22 @@ class TestDrain:
         assert "before the host was drained" in ran.err
 
     def test_undrain(self, ctl: Ctl, poold: Poold) -> None:
-        assert ctl("undrain").out == "poold takes sandboxes again\n"
         assert ctl("undrain", "--json").json == {"draining": False}
+        poold.answers["GET", "/admin/status"] = {**status(), "sandboxes": {"running": 1}}
+        assert ctl("undrain").out == "poold takes sandboxes again\n"
+
+    def test_undrain_says_how_many_stay_paused_and_how_to_resume_them(
+        self, ctl: Ctl, poold: Poold, environment: dict[str, str], folder: Path
+    ) -> None:
+        first, second = ctl("undrain").out.splitlines()
+        assert first == "poold takes sandboxes again"
+        told, _, command = second.partition(" with: ")
+        assert told == "1 is paused; resume all of them"
+        (folder / "pooldctl").write_text(f'#!/bin/sh\nexec {sys.executable} -m poold.ctl "$@"\n')
+        (folder / "pooldctl").chmod(0o755)
+        there = {**environment, "PATH": f"{folder}:{os.environ['PATH']}"}
+        ran = subprocess.run(["bash", "-c", command], env=there, capture_output=True, text=True, check=False)
+        assert ran.stdout == f"{PAUSED} running\n", ran.stderr
 
 
 class TestRules:
@@ -322,7 +348,7 @@ def test_what_guests_and_callers_wrote_has_no_power_over_a_terminal(ctl: Ctl, po
     poold.sandboxes[ONE].update(metadata={HOSTILE: HOSTILE}, owner=HOSTILE)
     poold.sandboxes[ONETWO].update(state="error", reason=HOSTILE)
     poold.events[-1].update(kind=HOSTILE, data={"line": HOSTILE})
-    poold.audit[-1].update(detail=HOSTILE, owner=HOSTILE)
+    poold.audit[-1].update(detail={HOSTILE: HOSTILE}, owner=HOSTILE)
     poold.answers["GET", f"/v1/sandboxes/{ONE}/logs"] = HOSTILE
     poold.answers["GET", "/admin/status"] = {**status(), "pressure": {"what": "memory", "message": HOSTILE}}
     poold.answers["DELETE", "/admin/images/x"] = Refusal(409, "in_use", HOSTILE)

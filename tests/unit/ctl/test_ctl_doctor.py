@@ -104,8 +104,7 @@ def test_without_kvm_it_is_said_that_it_works_all_the_same() -> None:
 
 def test_the_readers_find_this_host(poold: ctl_poold.Poold, folder: Path) -> None:
     client = Client(folder / "poold.sock", 5)
-    environ = {"POOLD_STATE_DIR": str(folder / "not" / "yet"), "POOLD_SLOTS": "many"}
-    facts = gather(environ, client)
+    facts = gather({"POOLD_SLOTS": "many"}, client, {"POOLD_STATE_DIR": str(folder / "not" / "yet")})
     assert facts.is_root == (os.geteuid() == 0)
     assert "POOLD_SLOTS" in (facts.config_error or "")
     assert {"net", "mnt"} <= facts.namespaces
@@ -116,7 +115,23 @@ def test_the_readers_find_this_host(poold: ctl_poold.Poold, folder: Path) -> Non
     assert facts.disk.folder == folder
     assert facts.images == ()
     assert facts.socket_mode is not None
-    assert facts.poold == Poold(None, None, "tcg")
+    assert (facts.poold.trouble, facts.poold.unready, facts.poold.accel) == (None, None, "tcg")
+
+
+def test_folders_are_those_of_the_poold_that_answers(poold: ctl_poold.Poold, folder: Path) -> None:
+    state, images = folder / "state", folder / "images"
+    for path in (state, images / "minimal-abc"):
+        path.mkdir(parents=True)
+    (images / "minimal-abc" / "manifest.json").write_text("{}")
+    (images / "minimal").symlink_to("minimal-abc")
+    told = {"ledger": {"path": str(state / "ledger.db")}, "images_dir": str(images)}
+    poold.answers["GET", "/admin/status"] = {**ctl_poold.status(), **told}
+    elsewhere = {"POOLD_STATE_DIR": "/nowhere", "POOLD_IMAGES": "/nowhere"}
+    facts = gather(elsewhere, Client(folder / "poold.sock", 5))
+    assert (facts.images_dir, facts.images) == (images, ("minimal",))
+    assert facts.disk is not None
+    assert facts.disk.folder == state
+    assert gather({}, Client(folder / "poold.sock", 5), elsewhere).images_dir == Path("/nowhere")
 
 
 def test_images_are_links_to_whole_builds(folder: Path) -> None:

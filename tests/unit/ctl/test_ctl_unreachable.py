@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from poold.ctl import client
+from poold.ctl.errors import Unreachable
 from tests.unit.ctl.conftest import Ctl
 from tests.unit.ctl.ctl_poold import Poold, Refusal
 
@@ -16,6 +20,16 @@ class TestUnreachable:
         assert ran.code == 3
         assert str(folder / "poold.sock") in ran.err
         assert "is poold running?" in ran.err
+
+    def test_sockets_that_are_elsewhere_are_named(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(client, "RUN", folder)
+        there = [folder / name / "poold.sock" for name in ("warren-one", "warren-two")]
+        for path in there:
+            path.parent.mkdir()
+            path.touch()
+        with pytest.raises(Unreachable) as caught:
+            client.Client(folder / "warren" / "poold.sock", 1).get("/healthz")
+        assert f"{there[0]}, {there[1]}; name one with --socket PATH or POOLD_SOCKET" in caught.value.hint
 
     def test_nobody_listens(self, ctl: Ctl, folder: Path) -> None:
         with socket.socket(socket.AF_UNIX) as left_behind:

@@ -108,6 +108,26 @@ def test_a_process_is_in_its_group_with_all_its_threads(cgroups: Cgroups) -> Non
     cgroups.end(VM)
 
 
+def test_the_page_cache_of_a_machines_files_and_what_it_shares_is_not_its_memory(
+    cgroups: Cgroups, start: Start, tmp_path: Path
+) -> None:
+    program = (
+        f"import mmap, os; open({str(tmp_path / 'drive')!r}, 'wb').write(bytes(24 << 20))\n"
+        "shared = mmap.mmap(-1, 8 << 20); shared.write(b'x' * len(shared))\n"
+        "own = b'x' * (8 << 20); print(1, flush=True); input()"
+    )
+    process = start(program)
+    cgroups.begin(VM, process.pid, SHAPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "1\n"
+    usage = cgroups.usage(VM)
+    assert usage is not None
+    assert 8 << 20 <= usage.memory_bytes < 16 << 20
+
+
 def test_a_process_that_takes_too_much_memory_is_killed_and_that_is_counted(cgroups: Cgroups, start: Start) -> None:
     process = start("held = bytearray(200 << 20)")
     neighbour = start("held = bytearray(40 << 20); print(len(held))")

@@ -24,7 +24,8 @@ VM = "vm-" + "a" * 16
 V2_FILES = {
     "cgroup.procs": "", "cgroup.controllers": "", "cgroup.subtree_control": "",
     "cpu.max": "max 100000", "cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
-    "memory.max": "max", "memory.swap.max": "max", "memory.oom.group": "0", "memory.current": "1048576",
+    "memory.max": "max", "memory.swap.max": "max", "memory.oom.group": "0", "memory.current": "9048576",
+    "memory.stat": "anon 1048576\nfile 8000000\nkernel 9\nshmem 600000\ninactive_file 7000000\n",
     "memory.events": "low 0\noom 3\noom_kill 2\noom_group_kill 1\n",
     "pids.max": "max", "pids.current": "7", "io.max": "",
 }  # fmt: skip
