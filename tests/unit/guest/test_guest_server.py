@@ -92,7 +92,9 @@ async def test_a_json_body_above_the_limit_is_refused_and_the_connection_lives_o
     assert (await conversation.reply()).status == 200
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.binary(min_size=1, max_size=300))
 def test_garbage_gives_400_or_nothing_and_never_a_traceback(shared_guest: tuple[str, int, object], data: bytes) -> None:
     async def talk() -> bytes:

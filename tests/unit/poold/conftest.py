@@ -5,13 +5,9 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from hypothesis import HealthCheck, settings
 
 from tests.unit.poold.poold_certificates import Authority
 from tests.unit.poold.poold_host import Host, open_host
-
-settings.register_profile("quick", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("quick")
 
 
 def pytest_asyncio_loop_factories() -> dict[str, object]:
