@@ -1,0 +1,75 @@
+"""What people see of `warren`: names that mean one thing, and pages and lines that fit their terminal."""
+
+import re
+from typing import Any
+
+from tests.sdk.conftest import Cli
+from tests.sdk.sdk_replies import ID, KEY, ROW
+from tests.sdk.sdk_service import BARE
+from tests.sdk.sdk_stage import open_stage, reply
+from tests.terminal import open_screen
+from warren import Sandbox, Warren
+
+CTRL_C = b"\x03"
+PAGE = rb"\x1b\[H\x1b\[J"
+
+
+def _staged(environment: dict[str, str], url: str) -> dict[str, str]:
+    return {**environment, "WARREN_URL": url, "WARREN_API_KEY": KEY}
+
+
+# Names
+
+
+def test_a_name_that_is_taken_is_refused_and_told(cli: Cli, warren: Warren) -> None:
+    with warren.create(metadata={"name": "taken"}, env=BARE) as first:
+        for words in (("--name", "taken"), ("--metadata", "name=taken")):
+            refused = cli("create", *words)
+            assert (refused.code, refused.out) == (1, "")
+            assert f"{first.id} has the name 'taken' already, and is running" in refused.err
+            assert f"warren rm {first.id}" in refused.err
+        assert [found.id for found in warren.sandboxes(metadata={"name": "taken"})] == [first.id]
+    again = cli("create", "--name", "taken")
+    assert again.code == 0, again.err
+    assert cli("rm", "taken").out == f"{again.out.strip()} stopped\n"
+
+
+# A terminal's size
+
+
+def test_a_page_that_is_watched_fits_the_terminal_and_says_what_is_not_shown(environment: dict[str, str]) -> None:
+    rows = [{**ROW, "id": f"{ID[:-1]}{letter}"} for letter in "abcdefghijkl"]
+    with open_stage() as stage:
+        stage.play(reply(200, {"sandboxes": rows, "next": None, "incomplete": []}))
+        person = _staged(environment, stage.url)
+        with open_screen("warren.cli", "ls", "-w", environment=person, columns=60, rows=8) as screen:
+            screen.sees(PAGE + rb"(?s:.*)more\r\n")
+            screen.types(CTRL_C)
+            assert screen.ends() == 130
+    lines = re.split(PAGE, screen.shown)[1].split(b"\r\n")
+    assert lines[0].startswith(b"\x1b[1mID")
+    assert [line[:19].decode() for line in lines[1:6]] == [row["id"] for row in rows[:5]]
+    assert lines[6].decode() == "… 7 more"
+    assert not lines[7].startswith(b"sb-")
+
+
+# Times
+
+
+def test_times_are_told_as_they_were_asked_for(cli: Cli, sandbox: Sandbox) -> None:
+    assert re.fullmatch(rf"{sandbox.id} destroy in (10m|9m5\ds) \(timeout\)\n", cli("timeout", sandbox.id, "10m").out)
+
+
+def test_what_has_ended_does_not_expire(cli: Cli, sandbox: Sandbox) -> None:
+    assert re.search("^expires +20", cli("get", sandbox.id).out, re.MULTILINE)
+    sandbox.kill()
+    assert "expires" not in cli("get", sandbox.id).out
+
+
+def test_one_processor_is_one(cli: Cli) -> None:
+    for count, words in ((1, "1 vcpu, 512 MB memory, 4 GB disk"), (2, "2 vcpus, 512 MB memory, 4 GB disk")):
+        row: dict[str, Any] = {**ROW, "vcpus": count}
+        with open_stage() as stage:
+            stage.play(reply(200, row))
+            got = cli("get", ID, WARREN_URL=stage.url, WARREN_API_KEY=KEY)
+        assert re.search(rf"^size +{words}$", got.out, re.MULTILINE)
