@@ -1,11 +1,12 @@
 """What people see of `warren`: names that mean one thing, and pages and lines that fit their terminal."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 from tests.sdk.conftest import Cli
 from tests.sdk.sdk_replies import ID, KEY, ROW
-from tests.sdk.sdk_service import BARE
+from tests.sdk.sdk_service import BARE, Service
 from tests.sdk.sdk_stage import open_stage, reply
 from tests.terminal import open_screen
 from warren import Sandbox, Warren
@@ -73,3 +74,70 @@ def test_one_processor_is_one(cli: Cli) -> None:
             stage.play(reply(200, row))
             got = cli("get", ID, WARREN_URL=stage.url, WARREN_API_KEY=KEY)
         assert re.search(rf"^size +{words}$", got.out, re.MULTILINE)
+
+
+# For programs
+
+
+def test_a_command_for_a_program_is_one_object_and_its_own_code(cli: Cli, sandbox: Sandbox) -> None:
+    done = cli("exec", sandbox.id, "--json", "--", "echo hi; echo no >&2; exit 7")
+    assert (done.code, done.err) == (7, "")
+    assert done.json.pop("duration_ms") >= 0
+    said = {"exit_code": 7, "signal": None, "stdout": "hi\n", "stderr": "no\n", "is_truncated": False}
+    assert said.items() <= done.json.items()
+    killed = cli("exec", sandbox.id, "--json", "-i", "cat; kill -9 $$", stdin=b"given")
+    assert (killed.code, killed.json["signal"], killed.json["stdout"]) == (137, "SIGKILL", "given")
+
+
+def test_errors_are_told_to_programs_as_to_people(cli: Cli) -> None:
+    for words, code in ((("get", "nobody"), 4), (("exec", "nobody", "true"), 125)):
+        failed = cli("--json", *words)
+        assert (failed.code, failed.out) == (code, "")
+        assert failed.err == "warren: there is no sandbox 'nobody'; see `warren ls --all`\n"
+
+
+# What goes wrong
+
+
+def test_a_folder_that_is_not_there_is_told_by_the_name_that_was_asked_for(
+    cli: Cli, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    sandbox.write(f"{tmp_path}/f", "x")
+    failed = cli("cp", f"{sandbox.id}:{tmp_path}/f", f"{tmp_path}/nowhere/x")
+    assert failed.code == 1
+    assert failed.err == f"warren: {tmp_path}/nowhere/x: No such file or directory\n"
+
+
+def test_what_a_folder_cannot_take_along_is_told(cli: Cli, sandbox: Sandbox, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "out").symlink_to("/etc/passwd")
+    done = cli("cp", str(folder), f"{sandbox.id}:{tmp_path}/there")
+    assert done.code == 0
+    assert done.err == "warren: left out: 'out' is a link to '/etc/passwd', which is elsewhere\n"
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_an_address_that_cannot_be_meant_is_told_with_one_that_can(cli: Cli, service: Service) -> None:
+    path = cli("ls", WARREN_URL=f"{service.url}/v1")
+    assert path.code == 1
+    assert path.err == f"warren: the gateway's address goes without the path /v1: {service.url}\n"
+    assert "a path too many" in cli("ls", WARREN_URL=f"{service.url}/x").err
+    plain = cli("ls", "--patience", "5", WARREN_URL=service.url.replace("http:", "https:"))
+    assert plain.code == 3
+    assert "no TLS is spoken there; if it is on this machine, try http://" in plain.err
+    assert "SSL" not in plain.err
+
+
+def test_what_was_used_has_titles_for_people(cli: Cli) -> None:
+    row = {"owner": "ann", "runs": 2, "vcpu_s": 1.5, "gib_s": 0.75, "egress_bytes": 0}
+    with open_stage() as stage:
+        stage.play(reply(200, {"owners": [row], "incomplete": []}))
+        used = cli("usage", WARREN_URL=stage.url, WARREN_API_KEY=KEY)
+    assert re.split(r" {2,}", used.out.splitlines()[0]) == [
+        "OWNER",
+        "EGRESS BYTES",
+        "GIB SECONDS",
+        "RUNS",
+        "VCPU SECONDS",
+    ]

@@ -14,6 +14,7 @@ from warren_console.text import megabytes
 
 HOST_TITLES = ("NAME", "STATE", ">SLOTS FREE", ">MEMORY FREE", "IMAGES", "VERSION", "ADDRESS")
 KEY_TITLES = ("ID", "OWNER", "NAME", "PLAN", "SCOPES", ">RATE", "CREATED", "EXPIRES", "ACTIVE")
+USAGE_TITLES = {"vcpu_s": "VCPU SECONDS", "gib_s": "GIB SECONDS"}
 DAY_MS = 86_400_000
 MIN_CHARS = 6  # of a key's id
 
@@ -63,7 +64,7 @@ def usage(context: Context) -> int:
 def _usage_table(context: Context, rows: list[dict[str, Any]]) -> None:
     """Whatever the hosts count, a column each."""
     names = sorted({name for row in rows for name in row if name != "owner"})
-    titles = ["OWNER", *(f">{name.replace('_', ' ').upper()}" for name in names)]
+    titles = ["OWNER", *(f">{USAGE_TITLES.get(name) or name.replace('_', ' ').upper()}" for name in names)]
     context.out.table(titles, [[row.get("owner", "-"), *(_number(row.get(name)) for name in names)] for row in rows])
 
 
@@ -112,7 +113,10 @@ def keys_rotate(context: Context) -> int:
 def keys_revoke(context: Context) -> int:
     key = _whole_id(context)
     context.warren.keys.revoke(key)
-    context.out.line(f"{key[:12]} revoked")
+    if context.out.as_json:
+        context.out.json({"id": key, "active": False})
+    else:
+        context.out.line(f"{key[:12]} revoked")
     return errors.DONE
 
 

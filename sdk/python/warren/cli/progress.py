@@ -95,7 +95,7 @@ def bar_line(what: str, done: int, total: int | None, seconds: float, columns: i
 
 
 def _columns() -> int:
-    """Those of the terminal that is written to now: it may have been resized. A full line may wrap, so one is spared."""
+    """Those of the terminal as it is now: it may have been resized. One is spared, because a full line may wrap."""
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):
