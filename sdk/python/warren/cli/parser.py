@@ -1,7 +1,7 @@
 """What can be asked for, as an argparse tree. A leaf's `run` names the module and the function that do it.
 
 Nothing of them is imported here: help and completion are quick, and a command loads only what it needs.
-Names of arguments matter to completion: `sandbox`, `sandboxes`, `source` and `target` are completed by asking.
+Names of arguments matter to completion: `sandbox`, `sandboxes`, `source`, `target`, `image` and `state` are asked for.
 """
 
 import argparse
@@ -27,6 +27,8 @@ ID is a sandbox's id, the first characters of it (3 at least), or the name that 
 """
 SECONDS = "N"
 PATIENCE_S = 120.0  # a machine of a new shape is booted first, which takes a while without KVM
+STATES = ("pending", "starting", "running", "paused", "stopped", "error")
+IMAGES = ("minimal", "python")  # that come with Warren
 Group = Any  # argparse's type for the subcommands of a parser has no public name
 
 

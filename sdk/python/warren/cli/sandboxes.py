@@ -8,6 +8,7 @@ from typing import Any
 from warren.cli import errors
 from warren.cli.context import Context
 from warren.cli.ids import NAME, find, refuse_taken
+from warren.cli.parser import STATES
 from warren.cli.program import say
 from warren.cli.progress import busy
 from warren.client import Sandbox
@@ -17,7 +18,6 @@ from warren_console.output import moment
 from warren_console.text import clean_lines, fitted, megabytes, pairs, relative, shape, span
 
 TITLES = ("ID", "NAME", "STATE", "IMAGE", ">VCPUS", ">MEMORY", "CREATED", "NEXT", "NOTE")
-EVERY_STATE = ("pending", "starting", "running", "paused", "stopped", "error")
 RULES = ("timeout_sec", "on_timeout", "idle_sec", "paused_sec", "auto_resume")
 WATCH_S = 2.0
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
@@ -50,7 +50,7 @@ def ls(context: Context) -> int:
 
 def _list(context: Context) -> None:
     asked, out = context.asked, context.out
-    states = asked.state.split(",") if asked.state else EVERY_STATE if asked.all else None
+    states = asked.state.split(",") if asked.state else STATES if asked.all else None
     listing = context.warren.sandboxes(states, dict(asked.metadata), asked.image, asked.owner)
     with busy("asking the hosts"):
         infos = [sandbox.info for sandbox in listing]
