@@ -1,15 +1,20 @@
 """What people see of `warren`: names that mean one thing, and pages and lines that fit their terminal."""
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
 
+from contract.keys import USUAL_GRACE_S, rotation_grace
+from contract.schema import schema_of
+from poold.ctl import parser as ctl_parser
 from tests.sdk.conftest import Cli
 from tests.sdk.sdk_replies import ID, KEY, ROW
 from tests.sdk.sdk_service import BARE, Service
 from tests.sdk.sdk_stage import open_stage, reply
 from tests.terminal import open_screen
-from warren import Sandbox, Warren
+from warren import Sandbox, Warren, aio, client
+from warren.cli import parser
 
 CTRL_C = b"\x03"
 PAGE = rb"\x1b\[H\x1b\[J"
@@ -141,3 +146,23 @@ def test_what_was_used_has_titles_for_people(cli: Cli) -> None:
         "RUNS",
         "VCPU SECONDS",
     ]
+
+
+# Keys
+
+
+def test_a_key_that_is_rotated_is_good_for_an_hour_wherever_it_is_rotated() -> None:
+    spoken = schema_of(rotation_grace)["properties"]["grace_sec"]["default"]
+    typed = [build().parse_args(["keys", "rotate", "abcdef"]).grace for build in (parser.build, ctl_parser.build)]
+    methods = [inspect.signature(keys.rotate).parameters["grace_sec"].default for keys in (client.Keys, aio.AsyncKeys)]
+    assert {spoken, *typed, *methods} == {USUAL_GRACE_S} == {3600}
+
+
+def test_keys_are_made_and_rotated(cli: Cli, warren: Warren) -> None:
+    made = cli("keys", "create", "--owner", "cleo", "--expires", "3", "--json").json["key"]
+    assert made["expires_ms"] // 86_400_000 - made["created_ms"] // 86_400_000 == 3
+    rotated = cli("keys", "rotate", made["id"][:8])
+    assert f"{made['id'][:12]} ends in 1h\n" in rotated.err
+    assert f"{made['id'][:12]} ends now\n" in cli("keys", "rotate", made["id"], "--grace", "0").err
+    assert {key.active for key in warren.keys.list() if key.id == made["id"]} == {False}
+    assert "(3600 s)" in cli("keys", "rotate", "--help").out

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from warren.__about__ import __version__
+from warren.calls import GRACE_S
 
 EPILOG = """\
 exit codes:
@@ -192,19 +193,21 @@ def _preview(parser: argparse.ArgumentParser) -> None:
 def _keys(group: Group) -> None:
     _leaf(group, "ls", "admin.keys_ls", "list them")
     create = _leaf(group, "create", "admin.keys_create", "make one, and show its secret this once")
-    create.add_argument("owner", metavar="OWNER")
+    create.add_argument("--owner", required=True, metavar="NAME", help="who it belongs to")
     create.add_argument("--name", metavar="TEXT", help="for people")
     create.add_argument("--plan", metavar="NAME")
     create.add_argument("--scope", action="append", default=[], choices=("sandboxes", "tasks", "admin"))
     create.add_argument("--rate", type=_count, metavar="N", help="requests a second")
-    create.add_argument("--days", type=_count, metavar="N", help="then it expires")
+    create.add_argument("--expires", type=_count, metavar="DAYS", help="when it ends (never)")
     for name in ("vcpus", "memory-mb", "disk-mb"):
         create.add_argument(f"--{name}", type=_count, metavar="N", help="of all its sandboxes together")
     revoke = _leaf(group, "revoke", "admin.keys_revoke", "end one")
     rotate = _leaf(group, "rotate", "admin.keys_rotate", "a new secret for the same rights")
     for parser in (revoke, rotate):
         parser.add_argument("key", metavar="KEY", help="its id, or the first characters of it")
-    rotate.add_argument("--grace", type=_seconds, default=0, metavar="TIME", help="how long the old one is good (0)")
+    rotate.add_argument(
+        "--grace", type=_grace, default=GRACE_S, metavar="TIME", help="how long the old one is good (%(default)s s)"
+    )
 
 
 def _number(text: str) -> int:
@@ -230,6 +233,10 @@ def _seconds(text: str) -> int:
     if match is None or int(match[1]) < 1:
         raise argparse.ArgumentTypeError(f"must be a time like 90, 30m, 2h or 1d, got {text!r}")
     return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
+
+
+def _grace(text: str) -> int:
+    return 0 if text == "0" else _seconds(text)
 
 
 def _positive(text: str) -> float:
