@@ -7,7 +7,7 @@ from pathlib import Path
 from warren.cli import errors
 from warren.cli.context import Context
 from warren.cli.ids import NAME
-from warren.cli.parser import IMAGES, STATES, build
+from warren.cli.parser import SIZES, STATES, build
 from warren.cli.program import PROGRAM
 from warren.errors import Forbidden, WarrenError
 from warren_console import completion
@@ -59,7 +59,7 @@ def _images(context: Context) -> Iterable[str]:
     try:
         return {str(shape.get("image")) for host in context.warren.hosts() for shape in host.get("images") or ()}
     except Forbidden:
-        return {*IMAGES, *(sandbox.info.image for sandbox in context.warren.sandboxes())}
+        return {*SIZES, *(sandbox.info.image for sandbox in context.warren.sandboxes())}
 
 
 def _states(context: Context) -> Iterable[str]:

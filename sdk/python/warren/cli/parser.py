@@ -29,7 +29,15 @@ ID is a sandbox's id, the first characters of it (3 at least), or the name that 
 SECONDS = "N"
 PATIENCE_S = 120.0  # a machine of a new shape is booted first, which takes a while without KVM
 STATES = ("pending", "starting", "running", "paused", "stopped", "error")
-IMAGES = ("minimal", "python")  # that come with Warren
+# What the hosts do if nobody says anything; shown only.
+TIMEOUT_S = 3600
+SIZES = {"python": (1, 512, 4096), "minimal": (1, 256, 2048)}  # of the images that come with Warren
+DEFAULTS = (
+    f"Without --timeout it is destroyed after {TIMEOUT_S} s; `warren timeout ID TIME` gives it longer. "
+    "Without a size it has what its image says: "
+    + "; ".join(f"{name} {cpus} vcpu, {memory} MB, {disk} MB disk" for name, (cpus, memory, disk) in SIZES.items())
+    + ". Your operator may have other rules for you: `warren get ID` tells those of a sandbox."
+)
 Group = Any  # argparse's type for the subcommands of a parser has no public name
 
 
@@ -101,15 +109,20 @@ def _login(top: Group) -> None:
 
 
 def _create(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = DEFAULTS
     parser.add_argument("--image", metavar="NAME", help="python, minimal, …; the host's default")
     parser.add_argument("--name", metavar="NAME", help="a name, which stands for its id")
-    parser.add_argument("--vcpus", type=_count, metavar="N")
-    parser.add_argument("--memory-mb", type=_count, metavar="MB")
-    parser.add_argument("--disk-mb", type=_count, metavar="MB")
+    parser.add_argument("--vcpus", type=_count, metavar="N", help="processors (as the image says)")
+    parser.add_argument("--memory-mb", type=_count, metavar="MB", help="memory (the same)")
+    parser.add_argument("--disk-mb", type=_count, metavar="MB", help="room for what is written (the same)")
     parser.add_argument(
-        "--timeout", dest="timeout_sec", type=_seconds, metavar="TIME", help="how long it lives: 90, 30m, 2h"
+        "--timeout",
+        dest="timeout_sec",
+        type=_seconds,
+        metavar="TIME",
+        help=f"how long it lives: 90, 30m, 2h ({TIMEOUT_S})",
     )
-    parser.add_argument("--on-timeout", choices=("pause", "destroy"), help="what happens then")
+    parser.add_argument("--on-timeout", choices=("pause", "destroy"), help="what happens then (destroy)")
     parser.add_argument(
         "--idle", dest="idle_sec", type=_seconds, metavar="TIME", help="pause it after so long without use"
     )
