@@ -18,6 +18,7 @@ SECRET_BYTES = 20
 MAX_POOL = 1 << 40
 MAX_RATE = 1_000_000
 DEFAULT_RATE = 50
+USUAL_GRACE_S = 3600  # enough to hand out the new secret; who wants the old one dead at once says so
 MAX_GRACE_S = 30 * 24 * 3600
 MAX_SCOPES = 16
 
@@ -160,7 +161,7 @@ class Forbidden(CallerError):
 
 def rotation_grace(fields: Fields) -> int:
     """For how many seconds a key that gets a new secret goes on working with the old one."""
-    return fields.integer("grace_sec", low=0, high=MAX_GRACE_S, default=0)
+    return fields.integer("grace_sec", low=0, high=MAX_GRACE_S, default=USUAL_GRACE_S)
 
 
 def new_secret(entropy: Callable[[int], bytes]) -> str:

@@ -17,6 +17,7 @@ MAX_ENV_CHARS = 32_768
 MAX_METADATA = 64
 MAX_METADATA_CHARS = 1_024
 MAX_TIMEOUT_S = 30 * 24 * 3600
+USUAL_TIMEOUT_S = 3600  # of a sandbox for which nobody said anything: caller, owner's rules, operator
 MAX_ARG_CHARS = 131_072  # the kernel's own limit for one argument
 MAX_ARGS = 4_096
 MAX_PATH_BYTES = 4_096
@@ -40,6 +41,10 @@ class Shape:
 
     def __str__(self) -> str:
         return f"{self.image}-{self.vcpus}c-{self.memory_mb}m-{self.disk_mb}d"
+
+
+# What machines of the images that come with Warren have if no size is asked for: as their image.toml says.
+USUAL_SHAPES = (Shape("python", 1, 512, 4096), Shape("minimal", 1, 256, 2048))
 
 
 @dataclass(frozen=True)

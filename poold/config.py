@@ -9,7 +9,7 @@ from pathlib import Path
 
 from contract.errors import BadField
 from contract.hosts import NAME, host_address
-from contract.models import MAX_TIMEOUT_S, Rules, ShapeLimits
+from contract.models import MAX_TIMEOUT_S, USUAL_TIMEOUT_S, Rules, ShapeLimits
 from contract.settings import BadSetting, Settings
 from poold.errors import ConfigError
 
@@ -125,7 +125,7 @@ class Config:
             pool=read.pool("POOLD_POOL", "host=1-4" if engine == "local" else "python=2-8"),
             default_image=environ.get("POOLD_DEFAULT_IMAGE", "host" if engine == "local" else "python"),
             guest_path=Path(environ.get("POOLD_GUEST", str(Path(__file__).parent.parent / "guest"))).absolute(),
-            rules=Rules(timeout_sec=read.integer("POOLD_DEFAULT_TIMEOUT_SEC", 3600, 1, MAX_TIMEOUT_S)),
+            rules=Rules(timeout_sec=read.integer("POOLD_DEFAULT_TIMEOUT_SEC", USUAL_TIMEOUT_S, 1, MAX_TIMEOUT_S)),
             keep_sandboxes_days=read.integer("POOLD_KEEP_SANDBOXES_DAYS", 30, 1, 36_500),
             keep_audit_days=read.integer("POOLD_KEEP_AUDIT_DAYS", 365, 1, 36_500),
             min_memory_mb=read.integer("POOLD_MIN_MEMORY_MB", 512, 1, 1 << 40),

@@ -40,7 +40,7 @@ async def revoke(request: Request) -> Response:
 
 
 async def rotate(request: Request) -> Response:
-    """A new secret with the same rights; the old one is over after the grace, at once without one."""
+    """A new secret with the same rights; the old one is over after the grace, at once if that is 0."""
     call, old = call_of(request), await _found(request)
     fields = Fields.parse(await read_body(request))
     grace_s = rotation_grace(fields)

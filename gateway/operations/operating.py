@@ -101,7 +101,7 @@ OPERATING = (
         Scope.ADMIN,
         about="The new key may do what the old one may.",
         body=rotation_grace,
-        means={"grace_sec": "how long the old one goes on working"},
+        means={"grace_sec": "how long the old one goes on working, in seconds; with 0 it is revoked at once"},
         errors=together(BODY, NO_KEY, {409: ("wrong_state",)}),
         example={"grace_sec": 3600},
     ),

@@ -2,7 +2,7 @@
 
 from contract import asked
 from contract.keys import Scope
-from contract.models import CreateSandbox
+from contract.models import USUAL_SHAPES, USUAL_TIMEOUT_S, CreateSandbox
 from contract.schema import closed, or_null
 from gateway.operations import views
 from gateway.operations.codes import BODY, FOUND, GUEST, HOSTS, QUERY, together
@@ -14,13 +14,20 @@ GO_ON = (
     *("get_events", "run_command", "read_file", "write_file", "set_port", "link_port", "attach"),
 )
 
+
+def _usual(name: str) -> str:
+    """What a field of the size is without being asked for."""
+    return ", ".join(f"{getattr(shape, name)} for {shape.image}" for shape in USUAL_SHAPES)
+
+
 CREATE_MEANS = {
     "image": "what is in the machine; without it, the default of the host",
-    "vcpus": "processors; without it, as many as is usual for the image, as with the next two",
-    "memory_mb": "memory",
-    "disk_mb": "room for what is written",
-    "timeout_sec": "then its time is up; a resume begins it anew",
-    "on_timeout": "what happens then",
+    "vcpus": f"processors; without it, as many as the image says: {_usual('vcpus')}",
+    "memory_mb": f"memory; without it, as much as the image says: {_usual('memory_mb')}",
+    "disk_mb": f"room for what is written; without it, as much as the image says: {_usual('disk_mb')}",
+    "timeout_sec": "then its time is up; a resume begins it anew. Without it, as your operator has it for you or for "
+    f"all: {USUAL_TIMEOUT_S} seconds, unless that was changed",
+    "on_timeout": "what happens then; without it, `destroy`, unless your operator has another rule for you",
     "idle_sec": "pause it after so long without a request, an open terminal or output; without it, never",
     "paused_sec": "destroy it after so long in pause; without it, never",
     "auto_resume": "whether a command, a file, a terminal or a look at its log brings it back from a pause",

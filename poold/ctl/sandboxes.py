@@ -11,7 +11,7 @@ from poold.ctl.ids import resolve
 from poold.ctl.parser import RULES
 from poold.ctl.program import say
 from warren_console.output import moment
-from warren_console.text import clean_lines, megabytes, pairs, relative, span
+from warren_console.text import clean_lines, megabytes, pairs, relative, shape, span
 
 TITLES = ("ID", "STATE", "IMAGE", ">VCPUS", ">MEMORY", "CREATED", "NEXT", "OWNER", "NOTE")
 Row = dict[str, Any]
@@ -59,7 +59,7 @@ def show(context: Context) -> int:
     if out.as_json:
         out.json(row)
         return errors.DONE
-    times = ("created", "started", "paused", "ended", "expires")
+    times = ("created", "started", "paused", "ended", *(() if row.get("ended_ms") else ("expires",)))
     out.facts(
         {
             "id": row["id"],
@@ -67,7 +67,7 @@ def show(context: Context) -> int:
             "reason": row.get("reason") or "-",
             "owner": row.get("owner", "-"),
             "image": row["image"],
-            "size": f"{row['vcpus']} vcpus, {megabytes(row['memory_mb'])} memory, {megabytes(row['disk_mb'])} disk",
+            "size": shape(row["vcpus"], row["memory_mb"], row["disk_mb"]),
             **{name: _time(row.get(f"{name}_ms"), out.now_ms) for name in times},
             "next": next_step(row.get("next"), out.now_ms),
             "rules": rules_text(row.get("rules") or {}),

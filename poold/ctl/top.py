@@ -12,7 +12,7 @@ from typing import Any
 from poold.ctl import errors
 from poold.ctl.context import Context
 from poold.ctl.sandboxes import next_step
-from warren_console.text import cut, megabytes, relative
+from warren_console.text import cut, fitted, megabytes, relative
 
 TITLES = ("SANDBOX", "IMAGE", "OWNER", ">CPU %", ">VCPUS", ">USED", ">MEMORY", ">PIDS", "STARTED", "NEXT")
 # The alternate screen, without a cursor; and back again.
@@ -89,7 +89,7 @@ def _page(context: Context, before: Sample, now: Sample) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(now["at_ms"] / 1000))
     head = f"{clock}  {len(now['machines'])} machines, {megabytes(used)} used  (q to quit)"
     table = context.out.table_lines(TITLES, _rows(before, now))
-    lines = [cut(head, size.columns), "", *table][: size.lines]
+    lines = fitted([cut(head, size.columns), "", *table], size.lines)
     return HOME + "\r\n".join(line + TO_END_OF_LINE for line in lines) + BELOW
 
 

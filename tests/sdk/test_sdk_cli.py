@@ -306,17 +306,53 @@ def test_completion_knows_commands_options_and_sandboxes(cli: Cli, shared: Sandb
         assert "warren __complete" in cli("completion", shell).out
 
 
-def test_the_script_for_bash_completes(environment: dict[str, str], shared: Sandbox, tmp_path: Path) -> None:
+def test_completion_knows_images_states_and_files_here(
+    cli: Cli, shared: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shard").mkdir()
+    (tmp_path / "sharp").touch()
+    monkeypatch.chdir(tmp_path)
+    assert cli("__complete", "--", "cp", "shar").out == "shard/\nshared:\nsharp\n"
+    assert cli("__complete", "--", "cp", "x", "sharp").out == "sharp\n"
+    assert cli("__complete", "--", "cp", "./shar").out == ""
+    assert shared.info.image in cli("__complete", "--", "create", "--image", "").out.splitlines()
+    assert cli("__complete", "--", "ls", "--state", "p").out == "paused\npending\n"
+    assert cli("__complete", "--", "ls", "--state", "paused,p").out == "paused,pending\n"
+
+
+def test_who_may_not_ask_the_hosts_is_offered_images_too(cli: Cli, service: Service) -> None:
+    key = service.cluster.key("plain", scopes=("sandboxes",))
+    assert cli("__complete", "--", "create", "--image", "", WARREN_API_KEY=key).out == "minimal\npython\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("get shar", "shared\n"),
+        ("cp x shar", "nospace\nshared:\n"),
+        ("cp my", "my\\ file\n"),
+    ],
+)
+def test_the_script_for_bash_completes(
+    environment: dict[str, str], shared: Sandbox, tmp_path: Path, words: str, offered: str
+) -> None:
     (tmp_path / "bin").mkdir()
+    (tmp_path / "my file").touch()
     command = tmp_path / "bin" / "warren"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warren.cli "$@"\n')
     command.chmod(0o755)
-    script = 'source <(warren completion bash); COMP_WORDS=(warren get shar); COMP_CWORD=2; _warren; echo "$COMPREPLY"'
-    path = f"{command.parent}:{environment['PATH']}"
+    script = f"""source <(warren completion bash); compopt() {{ echo "$2"; }}
+        COMP_WORDS=(warren {words}); COMP_CWORD={len(words.split())}; _warren; printf '%s\\n' "${{COMPREPLY[@]}}" """
     done = subprocess.run(
-        ["bash", "-c", script], env={**environment, "PATH": path}, capture_output=True, timeout=LIMIT_S, check=True
+        ["bash", "-c", script],
+        env={**environment, "PATH": f"{command.parent}:{environment['PATH']}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
     )
-    assert done.stdout == b"shared\n"
+    assert done.stdout == offered
 
 
 def test_help_and_version_need_no_gateway(cli: Cli) -> None:

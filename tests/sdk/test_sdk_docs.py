@@ -6,10 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.sdk.conftest import LIMIT_S
+from contract.models import USUAL_SHAPES, USUAL_TIMEOUT_S, Rules
+from images.recipe import known_images, load
+from poold.config import Config
+from tests.sdk.conftest import LIMIT_S, Cli
+from warren.cli import parser
 from warren.cli.parser import build
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SIZES = parser.SIZES["python"], parser.SIZES["minimal"]
 
 
 def test_the_examples_of_the_client_run(environment: dict[str, str], tmp_path: Path) -> None:
@@ -44,3 +50,23 @@ def test_the_version_is_the_packages() -> None:
     project = (DOCS.parent / "sdk" / "python" / "pyproject.toml").read_text()
     assert f'version = "{__version__}"' in project
     assert os.path.exists(DOCS.parent / "sdk" / "python" / "warren" / "py.typed")
+
+
+def test_what_nobody_asks_for_is_told_as_it_is() -> None:
+    """poold's configuration and the images decide it; whatever else says it, says the same."""
+    config = Config.from_environment({}, host_memory_mb=8192, host_cpus=2, hostname="host")
+    assert config.rules == Rules(timeout_sec=USUAL_TIMEOUT_S, on_timeout="destroy")
+    sizes = {name: load(ROOT / "images", name).defaults for name in known_images(ROOT / "images")}
+    shapes = {name: (size.vcpus, size.memory_mb, size.disk_mb) for name, size in sizes.items()}
+    assert {shape.image: (shape.vcpus, shape.memory_mb, shape.disk_mb) for shape in USUAL_SHAPES} == shapes
+    assert (USUAL_TIMEOUT_S, shapes) == (parser.TIMEOUT_S, parser.SIZES)
+
+
+def test_what_nobody_asks_for_is_told_to_everybody(cli: Cli) -> None:
+    python, minimal = (f"{cpus} vCPU, {memory} MB of memory and {disk} MB of disk" for cpus, memory, disk in SIZES)
+    for page, facts in {"README.md": [python], "docs/CLI.md": [python, minimal]}.items():
+        text = " ".join((ROOT / page).read_text().split())
+        assert all(fact in text for fact in [*facts, f"{USUAL_TIMEOUT_S} s"]), page
+    told = " ".join(cli("create", "--help").out.split())
+    assert f"destroyed after {USUAL_TIMEOUT_S} s" in told
+    assert all(f"{cpus} vcpu, {memory} MB, {disk} MB disk" in told for cpus, memory, disk in SIZES)

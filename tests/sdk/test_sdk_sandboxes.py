@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from contract.keys import USUAL_GRACE_S
 from tests.sdk.conftest import LIMIT_S
 from tests.sdk.sdk_service import BARE, Service
 from warren import (
@@ -300,6 +301,8 @@ def test_an_admin_sees_hosts_usage_and_keys(warren: Warren, service: Service) ->
         assert [row["owner"] for row in warren.usage()["owners"]] == ["anna"]
         newer = warren.keys.rotate(made.key.id)
         assert newer.secret != made.secret
+        ends_ms = next(key.expires_ms for key in warren.keys.list() if key.id == made.key.id)
+        assert ends_ms == newer.key.created_ms + USUAL_GRACE_S * 1000
     finally:
         warren.keys.revoke(made.key.id)
         warren.keys.revoke(newer.key.id)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import socket
 import stat
 import tarfile
 from collections.abc import Iterator
@@ -98,14 +99,35 @@ def test_half_a_folder_does_not_look_like_a_whole_one(tmp_path: Path, monkeypatc
         raise PermissionError("no")
 
     monkeypatch.setattr(tarfile.TarFile, "add", fails)
-    with Packed(tmp_path) as packed, pytest.raises(PermissionError):
+    with Packed(tmp_path, print) as packed, pytest.raises(PermissionError):
         list(iter(lambda: packed.read(65536), b""))
 
 
 def test_whoever_has_enough_of_a_folder_ends_it(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(os.urandom(3_000_000))
-    with Packed(tmp_path) as packed:
+    with Packed(tmp_path, print) as packed:
         assert packed.read(10)
+
+
+def test_what_means_something_else_there_is_left_out_and_told(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    (folder / "src").mkdir(parents=True)
+    (folder / "f").write_bytes(b"x")
+    for name, target in {"out": "/etc/passwd", "src/up": "../../f", "in": "f", "src/in": "../f"}.items():
+        (folder / name).symlink_to(target)
+    os.mkfifo(folder / "pipe")
+    told: list[str] = []
+    with socket.socket(socket.AF_UNIX) as listener, Packed(folder, told.append) as packed:
+        listener.bind(str(folder / "src" / "socket"))
+        data = b"".join(iter(lambda: packed.read(65536), b""))
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert sorted(tar.getnames()) == [".", "./f", "./in", "./src", "./src/in"]
+    assert sorted(told) == [
+        "left out: 'out' is a link to '/etc/passwd', which is elsewhere",
+        "left out: 'pipe' is neither a file nor a folder",
+        "left out: 'src/socket' is neither a file nor a folder",
+        "left out: 'src/up' is a link to '../../f', which is elsewhere",
+    ]
 
 
 @given(some.lists(some.binary(max_size=50), max_size=20), some.lists(some.integers(1, 60), max_size=40))

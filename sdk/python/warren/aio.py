@@ -279,5 +279,5 @@ class AsyncKeys:
     async def revoke(self, key: str) -> None:
         await self._line.send(calls.revoke_key(key))
 
-    async def rotate(self, key: str, grace_sec: int = 0) -> NewKey:
+    async def rotate(self, key: str, grace_sec: int = calls.GRACE_S) -> NewKey:
         return await self._line.send(calls.rotate_key(key, grace_sec))

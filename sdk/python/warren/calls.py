@@ -15,6 +15,7 @@ T = TypeVar("T")
 SANDBOXES = "/v1/sandboxes"
 EVENT_STREAM = "text/event-stream"
 MAX_PAGE = 1000
+GRACE_S = 3600  # of a key that was rotated, as everywhere
 MAX_TEXT = 200  # of a reply that is not ours, in a message
 SANDBOX = re.compile(r"sb-[a-z2-7]{16}")
 

@@ -301,6 +301,6 @@ class Keys:
     def revoke(self, key: str) -> None:
         self._line.send(calls.revoke_key(key))
 
-    def rotate(self, key: str, grace_sec: int = 0) -> NewKey:
-        """A new secret for the same rights; the old one is good for `grace_sec` more seconds."""
+    def rotate(self, key: str, grace_sec: int = calls.GRACE_S) -> NewKey:
+        """A new secret for the same rights; the old one is good for `grace_sec` more seconds: else an hour."""
         return self._line.send(calls.rotate_key(key, grace_sec))

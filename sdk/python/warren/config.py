@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from warren.errors import ConfigError
 
+API = "/v1"  # what every call begins with
 UNIX = "unix"  # unix:/path: a host's own socket, for its operator; it needs no key
 
 
@@ -70,7 +71,10 @@ def checked_url(url: str) -> str:
         raise ConfigError(f"the gateway's address must be like https://warren.example.com, got {_without_key(url)!r}")
     if parts.scheme == "http" and not _is_loopback(host):
         raise ConfigError(f"{url!r} would carry the key in the clear: use https")
-    return url.strip().rstrip("/")
+    found = url.strip().rstrip("/")
+    if parts.path.rstrip("/").endswith(API):
+        raise ConfigError(f"the gateway's address goes without the path {API}: {found.removesuffix(API)}")
+    return found
 
 
 def checked_key(key: str) -> str:

@@ -190,7 +190,11 @@ class Download:
     def __init__(self, target: str | Path | IO[bytes]) -> None:
         self._final = Path(target) if isinstance(target, str | Path) else None
         self._new = None if self._final is None else self._final.with_name(f".{self._final.name}.{os.getpid()}.part")
-        self._file: IO[bytes] = target if self._new is None else self._new.open("wb")  # type: ignore[assignment]
+        try:
+            self._file: IO[bytes] = target if self._new is None else self._new.open("wb")  # type: ignore[assignment]
+        except OSError as error:
+            error.filename = str(self._final)  # nobody asked for the name that it has until then
+            raise
 
     def write(self, data: bytes) -> None:
         self._file.write(data)

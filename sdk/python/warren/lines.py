@@ -23,6 +23,7 @@ CONNECT_S = 10.0
 KEEPALIVE_S = 45.0  # an event stream says something every 15 s
 # A peer that vanished is noticed although a silent command has nothing to say.
 DEAD_PEER = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+NO_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")  # as versions of OpenSSL call it
 if sys.platform == "linux":
     DEAD_PEER += [
         (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
@@ -251,4 +252,7 @@ def _broken() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    told = str(error) or type(error).__name__
+    if any(sign in told for sign in NO_TLS):
+        return "no TLS is spoken there; if it is on this machine, try http://"
+    return told

@@ -12,8 +12,15 @@ SCRIPTS = {
     "bash": """\
 # Load it now: source <(PROGRAM completion bash). For ever: put that line into ~/.bashrc
 _PROGRAM() {
-    local IFS=$'\\n'
-    COMPREPLY=($(PROGRAM __complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+    local word
+    COMPREPLY=()
+    while IFS= read -r word; do
+        printf -v word %q "$word"
+        COMPREPLY+=("$word")
+        # What goes on behind it follows without a space.
+        if [[ $word == *[:/] ]]; then compopt -o nospace 2>/dev/null; fi
+    done < <(PROGRAM __complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+    return 0
 }
 complete -o default -F _PROGRAM PROGRAM
 """,
@@ -23,7 +30,13 @@ complete -o default -F _PROGRAM PROGRAM
 _PROGRAM() {
     local -a found
     found=("${(@f)$(PROGRAM __complete -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-    if (( ${#found} )) && [[ -n ${found[1]} ]]; then compadd -a found; else _files; fi
+    if (( ${#found} )) && [[ -n ${found[1]} ]]; then
+        # What goes on behind it follows without a space.
+        compadd -S '' -- ${(M)found:#*[:/]}
+        compadd -- ${found:#*[:/]}
+    else
+        _files
+    fi
 }
 compdef _PROGRAM PROGRAM
 """,

@@ -32,6 +32,10 @@ class Output:
     def columns(self) -> int:
         return shutil.get_terminal_size().columns if self.is_terminal else NOT_ON_A_TERMINAL
 
+    @property
+    def rows(self) -> int:
+        return shutil.get_terminal_size().lines if self.is_terminal else NOT_ON_A_TERMINAL
+
     def line(self, line: str = "") -> None:
         self._stream.write(text.clean(line) + "\n")
         self._stream.flush()

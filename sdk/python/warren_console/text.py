@@ -1,9 +1,10 @@
 """Words for people: text that a terminal may show, sizes, times, and the width that a text takes. No I/O."""
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-MINUTE, HOUR, DAY = 60, 3600, 86_400
+DAY, HOUR, MINUTE, SECOND = 86_400, 3600, 60, 1
+UNITS = {DAY: "d", HOUR: "h", MINUTE: "m", SECOND: "s"}
 
 
 def clean(text: object) -> str:
@@ -48,24 +49,31 @@ def cut(text: str, columns: int) -> str:
     return "".join(kept) + "…" if columns > 0 else ""
 
 
+def fitted(lines: Sequence[str], rows: int) -> list[str]:
+    """As many lines as there are rows. If that is not all of them, the last says how many are not shown."""
+    if len(lines) <= rows:
+        return list(lines)
+    shown = max(0, rows - 1)
+    return [*lines[:shown], f"… {len(lines) - shown} more"][: max(0, rows)]
+
+
 def span(seconds: float) -> str:
-    """A length of time in its largest unit: 45s, 3m, 2h, 5d."""
-    seconds = int(seconds)
-    if seconds < MINUTE:
-        return f"{seconds}s"
-    if seconds < HOUR:
-        return f"{seconds // MINUTE}m"
-    if seconds < 2 * DAY:
-        return f"{seconds // HOUR}h"
-    return f"{seconds // DAY}d"
+    """A length of time in its two largest units, without what is nothing: 45s, 9m59s, 2h, 1h30m, 5d3h."""
+    left, sizes = int(seconds), list(UNITS)
+    first = next((index for index, size in enumerate(sizes) if left >= size), len(sizes) - 1)
+    said = []
+    for size in sizes[first : first + 2]:
+        count, left = divmod(left, size)
+        said.append(f"{count}{UNITS[size]}" if count else "")
+    return "".join(said) or "0s"
 
 
 def relative(at_ms: int | None, now_ms: int) -> str:
-    """`3m ago`, `in 2h`, or `-` for never."""
+    """`3m5s ago`, `in 2h`, or `-` for never. What is ahead is rounded: an answer takes a moment to come."""
     if at_ms is None:
         return "-"
     away = (now_ms - at_ms) / 1000
-    return f"{span(away)} ago" if away >= 0 else f"in {span(-away)}"
+    return f"{span(away)} ago" if away >= 0 else f"in {span(round(-away))}"
 
 
 def size(count: float | None) -> str:
@@ -86,6 +94,12 @@ def megabytes(count: float | None) -> str:
     if count < 1024:
         return f"{count:.0f} MB"
     return f"{count / 1024:.1f}".removesuffix(".0") + " GB"
+
+
+def shape(vcpus: int, memory_mb: int, disk_mb: int) -> str:
+    """What a machine is made of: `1 vcpu, 512 MB memory, 4 GB disk`."""
+    noun = "vcpu" if vcpus == 1 else "vcpus"
+    return f"{vcpus} {noun}, {megabytes(memory_mb)} memory, {megabytes(disk_mb)} disk"
 
 
 def pairs(values: Mapping[str, object]) -> str:

@@ -39,6 +39,18 @@ class TestCleaning:
         assert text.clean_lines("a\x1b[H\r\nb\n") == "a[H \nb\n"
 
 
+class TestHeights:
+    @given(st.integers(0, 30), st.integers(0, 30))
+    def test_what_is_not_shown_is_counted(self, count: int, rows: int) -> None:
+        lines = [f"line {number}" for number in range(count)]
+        shown = text.fitted(lines, rows)
+        assert len(shown) <= rows
+        if count <= rows:
+            assert shown == lines
+        elif rows:
+            assert shown == [*lines[: rows - 1], f"… {count - rows + 1} more"]
+
+
 class TestWidths:
     @given(st.text(), st.integers(0, 40))
     def test_what_is_cut_fits(self, anything: str, columns: int) -> None:
@@ -53,14 +65,24 @@ class TestWidths:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0, "0s"), (59.9, "59s"), (60, "1m"), (3599, "59m"), (3600, "1h"), (172_800, "2d")]
+    ("seconds", "words"),
+    [
+        *[(0, "0s"), (59.9, "59s"), (60, "1m"), (599, "9m59s"), (3599, "59m59s"), (3600, "1h"), (7199, "1h59m")],
+        *[(3605, "1h"), (86_399, "23h59m"), (86_400, "1d"), (172_799, "1d23h"), (30 * 86_400, "30d")],
+    ],
 )
-def test_spans(seconds: float, words: str) -> None:
+def test_spans_have_two_units_at_most(seconds: float, words: str) -> None:
     assert text.span(seconds) == words
 
 
 def test_times_are_relative() -> None:
-    assert [text.relative(at, 100_000) for at in (None, 100_000, 40_000, 220_001)] == ["-", "0s ago", "1m ago", "in 2m"]
+    at = (None, 100_000, 40_000, 220_001, 35_000)
+    assert [text.relative(at_ms, 100_000) for at_ms in at] == ["-", "0s ago", "1m ago", "in 2m", "1m5s ago"]
+
+
+def test_what_is_ahead_is_as_it_was_asked_for_although_the_answer_took_a_moment() -> None:
+    assert text.relative(600_000, 12) == "in 10m"
+    assert text.relative(7_200_000, 499) == "in 2h"
 
 
 def test_sizes_are_as_people_say_them() -> None:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from contract.keys import Scope
-from contract.models import ShapeLimits
+from contract.models import USUAL_SHAPES, USUAL_TIMEOUT_S, ShapeLimits
 from contract.query import Query
 from gateway import routes
 from gateway.docs import page
@@ -70,6 +70,14 @@ def test_the_written_list_of_operations_is_that_of_the_table() -> None:
     written = (Path(__file__).parents[3] / "docs" / "API.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| `(\w+) (\S+)` \| (.+) \|$", written, re.MULTILINE)
     assert rows == [(each.name, each.method, each.path, each.what) for each in OPERATIONS]
+
+
+def test_what_is_usual_is_in_the_document() -> None:
+    body = SAID["paths"]["/v1/sandboxes"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    assert f"{USUAL_TIMEOUT_S} seconds" in body["timeout_sec"]["description"]
+    for shape in USUAL_SHAPES:
+        for name in ("vcpus", "memory_mb", "disk_mb"):
+            assert f"{getattr(shape, name)} for {shape.image}" in body[name]["description"]
 
 
 def test_the_largest_machine_is_in_the_document() -> None:

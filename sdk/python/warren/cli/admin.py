@@ -10,10 +10,11 @@ from warren.cli.errors import NoSuchThing, UsageError
 from warren.cli.program import say
 from warren.models import Key, NewKey
 from warren_console.output import moment
-from warren_console.text import megabytes
+from warren_console.text import megabytes, span
 
 HOST_TITLES = ("NAME", "STATE", ">SLOTS FREE", ">MEMORY FREE", "IMAGES", "VERSION", "ADDRESS")
 KEY_TITLES = ("ID", "OWNER", "NAME", "PLAN", "SCOPES", ">RATE", "CREATED", "EXPIRES", "ACTIVE")
+USAGE_TITLES = {"vcpu_s": "VCPU SECONDS", "gib_s": "GIB SECONDS"}
 DAY_MS = 86_400_000
 MIN_CHARS = 6  # of a key's id
 
@@ -63,7 +64,7 @@ def usage(context: Context) -> int:
 def _usage_table(context: Context, rows: list[dict[str, Any]]) -> None:
     """Whatever the hosts count, a column each."""
     names = sorted({name for row in rows for name in row if name != "owner"})
-    titles = ["OWNER", *(f">{name.replace('_', ' ').upper()}" for name in names)]
+    titles = ["OWNER", *(f">{USAGE_TITLES.get(name) or name.replace('_', ' ').upper()}" for name in names)]
     context.out.table(titles, [[row.get("owner", "-"), *(_number(row.get(name)) for name in names)] for row in rows])
 
 
@@ -99,20 +100,26 @@ def keys_create(context: Context) -> int:
     fields = {"name": asked.name, "plan": asked.plan, "rate": asked.rate, "scopes": asked.scope or None}
     pools = {name: getattr(asked, name) for name in ("vcpus", "memory_mb", "disk_mb")}
     fields["pools"] = {name: value for name, value in pools.items() if value is not None} or None
-    if asked.days is not None:
-        fields["expires_ms"] = time.time_ns() // 1_000_000 + asked.days * DAY_MS
+    if asked.expires is not None:
+        fields["expires_ms"] = time.time_ns() // 1_000_000 + asked.expires * DAY_MS
     given = {name: value for name, value in fields.items() if value is not None}
     return _show_secret(context, context.warren.keys.create(asked.owner, **given))
 
 
 def keys_rotate(context: Context) -> int:
-    return _show_secret(context, context.warren.keys.rotate(_whole_id(context), context.asked.grace))
+    old, grace_s = _whole_id(context), context.asked.grace
+    code = _show_secret(context, context.warren.keys.rotate(old, grace_s))
+    say(f"{old[:12]} ends {f'in {span(grace_s)}' if grace_s else 'now'}")
+    return code
 
 
 def keys_revoke(context: Context) -> int:
     key = _whole_id(context)
     context.warren.keys.revoke(key)
-    context.out.line(f"{key[:12]} revoked")
+    if context.out.as_json:
+        context.out.json({"id": key, "active": False})
+    else:
+        context.out.line(f"{key[:12]} revoked")
     return errors.DONE
 
 

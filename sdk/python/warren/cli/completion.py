@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 
 from warren.cli import errors
 from warren.cli.context import Context
 from warren.cli.ids import NAME
-from warren.cli.parser import build
+from warren.cli.parser import SIZES, STATES, build
 from warren.cli.program import PROGRAM
-from warren.errors import WarrenError
+from warren.errors import Forbidden, WarrenError
 from warren_console import completion
 
 
@@ -41,12 +42,43 @@ def _sandboxes(context: Context) -> Iterable[str]:
 
 
 def _places(context: Context) -> Iterable[str]:
-    return (f"{name}:" for name in _sandboxes(context))
+    """Sandboxes, and what is in this folder. A path through folders is completed by the shell itself."""
+    if "/" not in _begun(context):
+        yield from _files(Path())
+        yield from (f"{name}:" for name in _sandboxes(context))
+
+
+def _files(folder: Path) -> Iterable[str]:
+    for path in folder.iterdir():
+        if not path.name.startswith("."):
+            yield f"{path.name}/" if path.is_dir() else path.name
+
+
+def _images(context: Context) -> Iterable[str]:
+    """What the hosts have, for those who may ask them; for all others what ours are made from, and what is usual."""
+    try:
+        return {str(shape.get("image")) for host in context.warren.hosts() for shape in host.get("images") or ()}
+    except Forbidden:
+        return {*SIZES, *(sandbox.info.image for sandbox in context.warren.sandboxes())}
+
+
+def _states(context: Context) -> Iterable[str]:
+    """One, or one more behind a comma."""
+    before, comma, _ = _begun(context).rpartition(",")
+    return (before + comma + state for state in STATES if state not in before.split(","))
+
+
+def _begun(context: Context) -> str:
+    """The word that is to be completed."""
+    words: list[str] = context.asked.words
+    return words[-1] if words else ""
 
 
 ASKED: dict[str, Callable[[Context], Iterable[str]]] = {
     "sandbox": _sandboxes,
     "sandboxes": _sandboxes,
+    "image": _images,
+    "state": _states,
     "source": _places,
     "target": _places,
 }

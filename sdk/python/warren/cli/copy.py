@@ -110,10 +110,13 @@ class _Carry:
     def _pack(self, folder: Path, target: str) -> Transfer:
         """A folder goes as a tar, which is unpacked there and then removed."""
         tar = f"/tmp/.warren-{secrets.token_hex(8)}.tar"  # noqa: S108 — the sandbox's, with a name that nobody guesses
-        source: Any = Packed(folder)
+        left_out: list[str] = []  # told behind the bar, and not in the middle of it
+        source: Any = Packed(folder, left_out.append)
         try:
             with source, Bar(folder.name, size_of(folder)) as bar:
                 done = self._sandbox.upload(source, tar, user=self._user, mode=0o600, progress=bar)
+            for line in left_out:
+                say(line)
             words = ["/bin/bash", "-c", UNPACK, "unpack", _expanded(target), folder.resolve().name, tar]
             self._sandbox.run(words, check=True, **self._as)
             return done
@@ -122,12 +125,15 @@ class _Carry:
                 self._sandbox.run(["rm", "-f", "--", tar], **self._as)
 
     def _unpack(self, folder: str, target: Path) -> Transfer:
+        left_out: list[str] = []
         with Bar(PurePosixPath(folder).name) as bar:
             carried = Carried(bar, None)
             pieces = Pieces(self._tar(folder, carried))
-            unpack(pieces, target, say)
+            unpack(pieces, target, left_out.append)
             pieces.drain()
-            return carried.done()
+        for line in left_out:
+            say(line)
+        return carried.done()
 
     def _tar(self, folder: str, carried: Carried) -> Iterator[bytes]:
         complaint = b""

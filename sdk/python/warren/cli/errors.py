@@ -17,7 +17,7 @@ HINTS = {
     "bad_ticket": "the address is a host's and not a gateway's: run `warren login` with the gateway's",
     "forbidden": "this needs a key with more rights",
     "pool_exhausted": "see `warren ls` and `warren usage`, and remove what you do not need",
-    "no_such_route": "what answers there does not know this call: is it an older gateway?",
+    "no_such_route": "what answers there does not know this call: has its address a path too many, or is it old?",
     "sandbox_paused": "warren resume ID",
 }
 

@@ -1,5 +1,7 @@
 """`warren exec`: one command in a sandbox, its output as it comes and byte for byte, its exit code as ours.
 
+For a program (`--json`), one object at its end: how it ended, and what it said as text.
+
 A signal for us is for the command: it is passed on, and we wait for what comes of it.
 """
 
@@ -9,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import IO, Any
 
 from warren.calls import Command, RunOptions
@@ -20,6 +23,7 @@ from warren.cli.program import say
 from warren.cli.progress import Bar
 from warren.client import Sandbox
 from warren.errors import DeadlinePassed, StreamBroken, WarrenError
+from warren.flows import Collected
 from warren.models import Exited, Said, Started, Stderr, Stdout
 from warren_console.output import write_all
 
@@ -52,17 +56,19 @@ def _execute(context: Context) -> int:
     options.update({name: value for name, value in fields.items() if value})  # type: ignore[typeddict-item]
     # One word is a command line; several are a program and its arguments, as they are.
     command: Command = asked.words[0] if len(asked.words) == 1 else asked.words
-    if not asked.stdin:
-        return _Run(sandbox).run(command, options)
-    with _with_input(sandbox, command, options) as command:
-        return _Run(sandbox).run(command, options)
+    kept = Collected() if context.out.as_json else None
+    with _with_input(sandbox, command, options) if asked.stdin else contextlib.nullcontext(command) as command:
+        code = _Run(sandbox, kept).run(command, options)
+    if kept is not None:
+        context.out.json(asdict(kept.result()))
+    return code
 
 
 class _Run:
-    """One command, from its start to its end."""
+    """One command, from its start to its end. What it says is kept, or shown at once if there is nowhere to keep it."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
+    def __init__(self, sandbox: Sandbox, kept: Collected | None) -> None:
+        self._sandbox, self._kept = sandbox, kept
         self._pid: int | None = None
         self._interrupts = 0
 
@@ -70,9 +76,9 @@ class _Run:
         try:
             with self._signals():
                 for said in self._sandbox.stream(command, **options):
+                    self._take(said)
                     if isinstance(said, Exited):
                         return exit_code(said)
-                    self._show(said)
         except KeyboardInterrupt:
             say(f"left; the command may go on in {self._sandbox.id}")
             raise
@@ -81,9 +87,11 @@ class _Run:
             raise
         raise StreamBroken("the stream ended before the command did")
 
-    def _show(self, said: Said) -> None:
+    def _take(self, said: Said) -> None:
         if isinstance(said, Started):
             self._pid = said.pid
+        elif self._kept is not None:
+            self._kept.add(said)
         elif isinstance(said, Stdout):
             write_all(STDERR if isinstance(said, Stderr) else STDOUT, said.data)
 

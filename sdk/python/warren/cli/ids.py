@@ -1,9 +1,9 @@
 """Which sandbox is meant by what was typed: an id, the first characters of one, or a name."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from warren.calls import SANDBOX
-from warren.cli.errors import NoSuchThing, UsageError
+from warren.cli.errors import Failure, NoSuchThing, UsageError
 from warren.client import Sandbox, Warren
 from warren_console.text import clean
 
@@ -23,10 +23,21 @@ def find(warren: Warren, typed: str) -> Sandbox:
     raise NoSuchThing(f"there is no sandbox {typed!r}", hint="see `warren ls --all`")
 
 
-def _by_name(warren: Warren, typed: str, state: str | None) -> Sandbox | None:
+def refuse_taken(warren: Warren, name: str) -> None:
+    """A second sandbox with this name would make it stand for neither. One that stopped does not count."""
+    for sandbox in _named(warren, name, None):
+        hint = "choose another name, or end that one first: warren rm " + sandbox.id
+        raise Failure(f"{sandbox.id} has the name {name!r} already, and is {sandbox.state}", hint=hint)
+
+
+def _named(warren: Warren, name: str, state: str | None) -> Iterator[Sandbox]:
     """Looked at here too: what is meant for one sandbox must not reach another, whoever answers."""
-    named = warren.sandboxes(state, {NAME: typed})
-    return _one(typed, (sandbox for sandbox in named if sandbox.info.metadata.get(NAME) == typed))
+    named = warren.sandboxes(state, {NAME: name})
+    return (sandbox for sandbox in named if sandbox.info.metadata.get(NAME) == name)
+
+
+def _by_name(warren: Warren, typed: str, state: str | None) -> Sandbox | None:
+    return _one(typed, _named(warren, typed, state))
 
 
 def _by_prefix(warren: Warren, typed: str, state: str | None) -> Sandbox | None:

@@ -1,7 +1,7 @@
 """What can be asked for, as an argparse tree. A leaf's `run` names the module and the function that do it.
 
 Nothing of them is imported here: help and completion are quick, and a command loads only what it needs.
-Names of arguments matter to completion: `sandbox`, `sandboxes`, `source` and `target` are completed by asking.
+Names of arguments matter to completion: `sandbox`, `sandboxes`, `source`, `target`, `image` and `state` are asked for.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from warren.__about__ import __version__
+from warren.calls import GRACE_S
 
 EPILOG = """\
 exit codes:
@@ -27,6 +28,16 @@ ID is a sandbox's id, the first characters of it (3 at least), or the name that 
 """
 SECONDS = "N"
 PATIENCE_S = 120.0  # a machine of a new shape is booted first, which takes a while without KVM
+STATES = ("pending", "starting", "running", "paused", "stopped", "error")
+# What the hosts do if nobody says anything; shown only.
+TIMEOUT_S = 3600
+SIZES = {"python": (1, 512, 4096), "minimal": (1, 256, 2048)}  # of the images that come with Warren
+DEFAULTS = (
+    f"Without --timeout it is destroyed after {TIMEOUT_S} s; `warren timeout ID TIME` gives it longer. "
+    "Without a size it has what its image says: "
+    + "; ".join(f"{name} {cpus} vcpu, {memory} MB, {disk} MB disk" for name, (cpus, memory, disk) in SIZES.items())
+    + ". Your operator may have other rules for you: `warren get ID` tells those of a sandbox."
+)
 Group = Any  # argparse's type for the subcommands of a parser has no public name
 
 
@@ -98,15 +109,20 @@ def _login(top: Group) -> None:
 
 
 def _create(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = DEFAULTS
     parser.add_argument("--image", metavar="NAME", help="python, minimal, …; the host's default")
     parser.add_argument("--name", metavar="NAME", help="a name, which stands for its id")
-    parser.add_argument("--vcpus", type=_count, metavar="N")
-    parser.add_argument("--memory-mb", type=_count, metavar="MB")
-    parser.add_argument("--disk-mb", type=_count, metavar="MB")
+    parser.add_argument("--vcpus", type=_count, metavar="N", help="processors (as the image says)")
+    parser.add_argument("--memory-mb", type=_count, metavar="MB", help="memory (the same)")
+    parser.add_argument("--disk-mb", type=_count, metavar="MB", help="room for what is written (the same)")
     parser.add_argument(
-        "--timeout", dest="timeout_sec", type=_seconds, metavar="TIME", help="how long it lives: 90, 30m, 2h"
+        "--timeout",
+        dest="timeout_sec",
+        type=_seconds,
+        metavar="TIME",
+        help=f"how long it lives: 90, 30m, 2h ({TIMEOUT_S})",
     )
-    parser.add_argument("--on-timeout", choices=("pause", "destroy"), help="what happens then")
+    parser.add_argument("--on-timeout", choices=("pause", "destroy"), help="what happens then (destroy)")
     parser.add_argument(
         "--idle", dest="idle_sec", type=_seconds, metavar="TIME", help="pause it after so long without use"
     )
@@ -190,19 +206,21 @@ def _preview(parser: argparse.ArgumentParser) -> None:
 def _keys(group: Group) -> None:
     _leaf(group, "ls", "admin.keys_ls", "list them")
     create = _leaf(group, "create", "admin.keys_create", "make one, and show its secret this once")
-    create.add_argument("owner", metavar="OWNER")
+    create.add_argument("--owner", required=True, metavar="NAME", help="who it belongs to")
     create.add_argument("--name", metavar="TEXT", help="for people")
     create.add_argument("--plan", metavar="NAME")
     create.add_argument("--scope", action="append", default=[], choices=("sandboxes", "tasks", "admin"))
     create.add_argument("--rate", type=_count, metavar="N", help="requests a second")
-    create.add_argument("--days", type=_count, metavar="N", help="then it expires")
+    create.add_argument("--expires", type=_count, metavar="DAYS", help="when it ends (never)")
     for name in ("vcpus", "memory-mb", "disk-mb"):
         create.add_argument(f"--{name}", type=_count, metavar="N", help="of all its sandboxes together")
     revoke = _leaf(group, "revoke", "admin.keys_revoke", "end one")
     rotate = _leaf(group, "rotate", "admin.keys_rotate", "a new secret for the same rights")
     for parser in (revoke, rotate):
         parser.add_argument("key", metavar="KEY", help="its id, or the first characters of it")
-    rotate.add_argument("--grace", type=_seconds, default=0, metavar="TIME", help="how long the old one is good (0)")
+    rotate.add_argument(
+        "--grace", type=_grace, default=GRACE_S, metavar="TIME", help="how long the old one is good (%(default)s s)"
+    )
 
 
 def _number(text: str) -> int:
@@ -228,6 +246,10 @@ def _seconds(text: str) -> int:
     if match is None or int(match[1]) < 1:
         raise argparse.ArgumentTypeError(f"must be a time like 90, 30m, 2h or 1d, got {text!r}")
     return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
+
+
+def _grace(text: str) -> int:
+    return 0 if text == "0" else _seconds(text)
 
 
 def _positive(text: str) -> float:

@@ -13,7 +13,10 @@ def preview(context: Context) -> int:
     sandbox = find(context.warren, asked.sandbox)
     if asked.private:
         sandbox.unpublish(asked.port)
-        out.line(f"{sandbox.id} port {asked.port} is private")
+        if out.as_json:
+            out.json({"sandbox": sandbox.id, "port": asked.port, "public": False})
+        else:
+            out.line(f"{sandbox.id} port {asked.port} is private")
         return errors.DONE
     url = sandbox.preview_url(asked.port, public=asked.public, expires_sec=asked.expires_sec)
     if out.as_json:

@@ -1,6 +1,7 @@
 """What takes long is told on standard error, if a person looks at it: a line that says so, or a bar for bytes."""
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -11,8 +12,10 @@ from warren_console import text
 PATIENCE_S = 1.0  # what is done within it needs no words
 TICK_S = 0.1
 WHEEL = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-BAR_COLUMNS = 24
+NAME_COLUMNS, BAR_COLUMNS = 30, 24
 CLEAR = "\r\x1b[K"
+GAP = "  "
+USUAL_COLUMNS = 80  # of a terminal that does not know
 
 
 @contextlib.contextmanager
@@ -37,9 +40,15 @@ def _tell(what: str, is_done: threading.Event) -> None:
         return
     turn = 0
     while not is_done.wait(TICK_S):
-        _write(f"{CLEAR}{WHEEL[turn % len(WHEEL)]} {text.clean(what)} … {time.monotonic() - began:.0f} s")
+        _write(CLEAR + busy_line(WHEEL[turn % len(WHEEL)], what, time.monotonic() - began, _columns()))
         turn += 1
     _write(CLEAR)
+
+
+def busy_line(wheel: str, what: str, seconds: float, columns: int) -> str:
+    """`⠋ creating a sandbox … 3 s`, within so many columns: a line that wraps cannot be written over."""
+    took = f" … {seconds:.0f} s"
+    return text.cut(text.cut(f"{wheel} {text.clean(what)}", max(2, columns - text.width(took))) + took, columns)
 
 
 class Bar:
@@ -56,7 +65,7 @@ class Bar:
         if not self._is_shown or now - self._began < PATIENCE_S or now - self._told < TICK_S:
             return
         self._told = now
-        _write(CLEAR + bar_line(self._what, done, total or self._total, now - self._began))
+        _write(CLEAR + bar_line(self._what, done, total or self._total, now - self._began, _columns()))
 
     def __enter__(self) -> "Bar":
         return self
@@ -66,18 +75,32 @@ class Bar:
             _write(CLEAR)
 
 
-def bar_line(what: str, done: int, total: int | None, seconds: float) -> str:
-    """`name  ━━━━━━────  45%  12 MB/s  in 3s`"""
+def bar_line(what: str, done: int, total: int | None, seconds: float, columns: int) -> str:
+    """`name  ━━━━━━────  45%  12 MB/s  in 3s`, within so many columns: the bar gives way first, then the name."""
     speed = done / seconds if seconds > 0 else 0.0
-    parts = [text.cut(text.clean(what), 30)]
+    bar, figures = "", [text.size(done), f"{text.size(speed)}/s"]
     if total:
         part = min(1.0, done / total)
         full = round(part * BAR_COLUMNS)
-        parts += ["━" * full + "─" * (BAR_COLUMNS - full), f"{part:4.0%}"]
-    parts += [text.size(done), f"{text.size(speed)}/s"]
-    if total and speed > 0:
-        parts.append(f"{text.span(max(0, total - done) / speed)} left")
-    return "  ".join(parts)
+        bar = "━" * full + "─" * (BAR_COLUMNS - full)
+        figures.insert(0, f"{part:4.0%}")
+        if speed > 0:
+            figures.append(f"{text.span(max(0, total - done) / speed)} left")
+    name = text.cut(text.clean(what), NAME_COLUMNS)
+    whole = GAP.join(filter(None, [name, bar, *figures]))
+    if text.width(whole) <= columns:
+        return whole
+    told = GAP.join(figures)
+    return text.cut(GAP.join([text.cut(name, max(1, columns - len(GAP + told))), told]), columns)
+
+
+def _columns() -> int:
+    """Those of the terminal as it is now: it may have been resized. One is spared, because a full line may wrap."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        columns = 0
+    return (columns or USUAL_COLUMNS) - 1
 
 
 def _write(line: str) -> None:

@@ -7,17 +7,17 @@ from typing import Any
 
 from warren.cli import errors
 from warren.cli.context import Context
-from warren.cli.ids import NAME, find
+from warren.cli.ids import NAME, find, refuse_taken
+from warren.cli.parser import STATES
 from warren.cli.program import say
 from warren.cli.progress import busy
 from warren.client import Sandbox
 from warren.errors import Unreachable, WarrenError
 from warren.models import Info
 from warren_console.output import moment
-from warren_console.text import clean_lines, megabytes, pairs, relative, span
+from warren_console.text import clean_lines, fitted, megabytes, pairs, relative, shape, span
 
 TITLES = ("ID", "NAME", "STATE", "IMAGE", ">VCPUS", ">MEMORY", "CREATED", "NEXT", "NOTE")
-EVERY_STATE = ("pending", "starting", "running", "paused", "stopped", "error")
 RULES = ("timeout_sec", "on_timeout", "idle_sec", "paused_sec", "auto_resume")
 WATCH_S = 2.0
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
@@ -29,6 +29,8 @@ def create(context: Context) -> int:
     metadata = dict(asked.metadata) | ({NAME: asked.name} if asked.name else {})
     fields |= {"env": dict(asked.env), "metadata": metadata, "public_ports": asked.public_port}
     given: Any = {name: value for name, value in fields.items() if value not in (None, {}, [])}
+    if NAME in metadata:
+        refuse_taken(context.warren, metadata[NAME])
     with busy("creating a sandbox"):
         sandbox = context.warren.create(asked.image, **given)
     if out.as_json:
@@ -48,7 +50,7 @@ def ls(context: Context) -> int:
 
 def _list(context: Context) -> None:
     asked, out = context.asked, context.out
-    states = asked.state.split(",") if asked.state else EVERY_STATE if asked.all else None
+    states = asked.state.split(",") if asked.state else STATES if asked.all else None
     listing = context.warren.sandboxes(states, dict(asked.metadata), asked.image, asked.owner)
     with busy("asking the hosts"):
         infos = [sandbox.info for sandbox in listing]
@@ -60,7 +62,11 @@ def _list(context: Context) -> None:
             out.line(info.id)
     else:
         lines = out.table_lines(TITLES, [_cells(info, out.now_ms) for info in infos])
-        out.raw((HOME_AND_CLEAR if asked.watch and out.is_terminal else "") + "\n".join(lines) + "\n")
+        if asked.watch and out.is_terminal:
+            # The cursor stands in a row of its own, and so does what is told below.
+            lines = fitted(lines, out.rows - 1 - bool(listing.incomplete))
+            out.raw(HOME_AND_CLEAR)
+        out.raw("\n".join(lines) + "\n")
     if listing.incomplete:
         say(f"the list is not whole: {', '.join(sorted(listing.incomplete))} cannot be asked")
 
@@ -95,7 +101,8 @@ def get(context: Context) -> int:
     if out.as_json:
         out.json(asdict(info))
         return errors.DONE
-    times = {name: getattr(info, f"{name}_ms") for name in ("created", "started", "paused", "ended", "expires")}
+    names = ("created", "started", "paused", "ended", *(() if info.is_over else ("expires",)))
+    times = {name: getattr(info, f"{name}_ms") for name in names}
     out.facts(
         {
             "id": info.id,
@@ -103,7 +110,7 @@ def get(context: Context) -> int:
             "reason": info.reason or "-",
             "owner": info.owner or "-",
             "image": info.image,
-            "size": f"{info.vcpus} vcpus, {megabytes(info.memory_mb)} memory, {megabytes(info.disk_mb)} disk",
+            "size": shape(info.vcpus, info.memory_mb, info.disk_mb),
             **{name: _time(at_ms, out.now_ms) for name, at_ms in times.items()},
             "next": next_step(info, out.now_ms),
             "rules": rules_text(info.rules),

@@ -12,14 +12,15 @@ from typing import IO, Any, cast
 
 PIECE_BYTES = 1 << 18
 LINK_CHARS = 4096
+NEITHER = "neither a file nor a folder"
 Warn = Callable[[str], None]
 
 
 class Packed:
     """A folder as the bytes of a tar, made while they are read. As a block: its thread is gone after it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, warn: Warn) -> None:
+        self._folder, self._warn = folder, warn
         self._error: BaseException | None = None
         self._read_end, self._write_end = os.pipe()
         self._packing = threading.Thread(target=self._pack, daemon=True)
@@ -39,11 +40,22 @@ class Packed:
         try:
             with (
                 open(self._write_end, "wb", buffering=PIECE_BYTES) as out,  # noqa: PTH123 — a descriptor
-                tarfile.open(mode="w|", fileobj=cast(Any, out), format=tarfile.PAX_FORMAT) as tar,
+                _Tar.open(mode="w|", fileobj=cast(Any, out), format=tarfile.PAX_FORMAT) as tar,
             ):
-                tar.add(self._folder, arcname=".", filter=_nobodys)
+                tar.warn = self._warn
+                tar.add(self._folder, arcname=".", filter=self._carried)
         except BaseException as error:
             self._error = error
+
+    def _carried(self, member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        """Who owns it here means nothing there. What would mean something else there stays here, and is told."""
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        is_link = member.issym() and _stays_inside(member)
+        if is_link or member.isreg() or member.isdir() or member.islnk():
+            return member
+        self._warn(_left_out(member.name, _kind(member)))
+        return None
 
     def __enter__(self) -> "Packed":
         self._packing.start()
@@ -54,11 +66,16 @@ class Packed:
         self._packing.join()
 
 
-def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Who owns it here means nothing there. Devices, sockets and pipes stay here."""
-    member.uid = member.gid = 0
-    member.uname = member.gname = ""
-    return member if member.isreg() or member.isdir() or member.issym() or member.islnk() else None
+class _Tar(tarfile.TarFile):
+    """Tells what a tar has no word for, such as a socket: the filter never sees it."""
+
+    warn: Warn
+
+    def gettarinfo(self, name: Any = None, arcname: Any = None, fileobj: Any = None) -> Any:
+        found: tarfile.TarInfo | None = super().gettarinfo(name, arcname, fileobj)
+        if found is None:
+            self.warn(_left_out(str(arcname), NEITHER))
+        return found
 
 
 def size_of(folder: Path) -> int:
@@ -100,7 +117,7 @@ def unpack(source: Pieces, folder: Path, warn: Warn) -> None:
         for member in tar:
             place = _place(folder, member.name)
             if place is None:
-                warn(f"left out: {member.name!r} is outside of the folder")
+                warn(_left_out(member.name, "outside of the folder"))
             elif member.isdir():
                 _make_folder(folder, place)
                 modes.append((place, member.mode & 0o777 | stat.S_IRWXU))
@@ -109,7 +126,7 @@ def unpack(source: Pieces, folder: Path, warn: Warn) -> None:
             elif member.issym() and _stays_inside(member):
                 links.append((place, member.linkname))
             else:
-                warn(f"left out: {member.name!r} is {_kind(member)}")
+                warn(_left_out(member.name, _kind(member)))
     for place, target in links:
         _link(folder, place, target)
     for place, mode in reversed(modes):
@@ -165,4 +182,8 @@ def _link(folder: Path, place: Path, target: str) -> None:
 def _kind(member: tarfile.TarInfo) -> str:
     if member.issym():
         return f"a link to {member.linkname!r}, which is elsewhere"
-    return "neither a file nor a folder"
+    return NEITHER
+
+
+def _left_out(name: str, why: str) -> str:
+    return f"left out: {name.removeprefix('./')!r} is {why}"
