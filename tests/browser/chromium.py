@@ -3,7 +3,9 @@
 import contextlib
 import itertools
 import json
+import os
 import subprocess
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -68,8 +70,15 @@ def open_browser(folder: Path) -> Iterator[Page]:
     profile, downloads = folder / "profile", folder / "downloads"
     downloads.mkdir(parents=True)
     argv = ["chromium", *ARGUMENTS, f"--user-data-dir={profile}", "about:blank"]
-    with (folder / "chromium.log").open("wb") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+    with tempfile.TemporaryDirectory(prefix="warren-", ignore_cleanup_errors=True) as scratch:  # short: it has a socket
+        with (folder / "chromium.log").open("wb") as log:
+            environment = {**os.environ, "TMPDIR": scratch}
+            process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True, env=environment)
+        yield from _page(process, profile, downloads)
+
+
+def _page(process: "subprocess.Popen[bytes]", profile: Path, downloads: Path) -> Iterator[Page]:
+    """The browser's one page. After it, the browser is gone."""
     try:
         active = profile / "DevToolsActivePort"
         port = wait_for(lambda: active.exists() and active.read_text().split("\n")[0], "the browser")

