@@ -30,7 +30,7 @@ class Fields:
     @classmethod
     def parse(cls, body: bytes) -> "Fields":
         """The object in `body`. No body at all is an empty object."""
-        if not body.strip():
+        if not body:
             return cls({})
         try:
             values = orjson.loads(body)

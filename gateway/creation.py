@@ -50,7 +50,7 @@ class Wish:
 
     def filled(self, shape: Shape | None) -> dict[str, Any]:
         """The body, with the sizes that were reserved in place of what it left open."""
-        values: dict[str, Any] = orjson.loads(self.body) if self.body.strip() else {}
+        values: dict[str, Any] = orjson.loads(self.body) if self.body else {}
         return values if shape is None else values | vars(shape)
 
     def headers(self) -> list[tuple[bytes, bytes]]:

@@ -74,7 +74,7 @@ class Shelf:
         run(["sync", "--file-system", made])
         if place.exists():
             # Only a cached stage, resolved anew; builds that came of it have links to its files.
-            shutil.rmtree(place)
+            self._discard(place)
         made.rename(place)
         _sync(place.parent)
 
@@ -82,7 +82,7 @@ class Shelf:
         """Remove results of `stage` that other inputs gave."""
         for old in (self._root / "cache").glob(f"{stage}-{_KEY_PATTERN}"):
             if old != but:
-                shutil.rmtree(old)
+                self._discard(old)
 
     def point(self, image: str, build: Path) -> None:
         """Make `build` the current one of its image, in one step, and remove the older ones that nobody holds."""
@@ -93,7 +93,12 @@ class Shelf:
         _sync(self._root)
         for old in self._root.glob(f"{image}-{_KEY_PATTERN}"):
             if old != build and not _is_held(old):
-                shutil.rmtree(old)
+                self._discard(old)
+
+    def _discard(self, place: Path) -> None:
+        """Remove a result. Its name goes first: what has its name is whole, also if we are cut off here."""
+        with self.open_work() as work:
+            place.rename(work / place.name)
 
 
 def _is_held(build: Path) -> bool:

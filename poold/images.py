@@ -10,7 +10,7 @@ import orjson
 
 from contract.errors import BadField
 from contract.models import Shape
-from poold.errors import ConfigError
+from poold.errors import HostFault
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Images:
     def names(self) -> list[str]:
         if not self._folder.is_dir():
             return []
-        return sorted(path.name for path in self._folder.iterdir() if path.is_symlink() and path.is_dir())
+        found = (path for path in self._folder.iterdir() if path.is_symlink() and path.is_dir())
+        return sorted(path.name for path in found if not path.name.startswith("."))
 
     def find(self, name: str) -> Image:
         """The current build of image `name`, or `BadField` with the names that exist."""
@@ -45,7 +46,7 @@ class Images:
         """What a machine of each image is made of, unless a request says otherwise. Blocks."""
         found = []
         for name in self.names():
-            with contextlib.suppress(OSError, ValueError, ConfigError, BadField):  # it is just being built or removed
+            with contextlib.suppress(HostFault, BadField):  # it is just being built or removed
                 found.append(self.find(name).defaults)
         return tuple(found)
 
@@ -61,8 +62,8 @@ class Images:
 def read_image(pointer: Path) -> Image:
     """The image that `pointer` leads to. Later builds may move the pointer; the image stays what it was."""
     folder = Path(os.path.realpath(pointer))
-    manifest = orjson.loads((folder / "manifest.json").read_bytes())
     try:
+        manifest = orjson.loads((folder / "manifest.json").read_bytes())
         defaults = manifest["defaults"]
         return Image(
             name=manifest["name"],
@@ -72,8 +73,9 @@ def read_image(pointer: Path) -> Image:
             initramfs=folder / manifest["initramfs"],
             defaults=Shape(manifest["name"], defaults["vcpus"], defaults["memory_mb"], defaults["disk_mb"]),
         )
-    except KeyError as error:
-        raise ConfigError(f"{folder}/manifest.json has no {error}: build the image again") from error
+    except (OSError, ValueError, KeyError) as error:
+        why = f"its manifest has no {error}" if isinstance(error, KeyError) else str(error)
+        raise HostFault("reading", f"image {pointer.name}", hint=f"{why}; build it again") from error
 
 
 class HostImages(Images):

@@ -169,6 +169,7 @@ async def _tell_changes(opened: watches.Watch) -> AsyncGenerator[bytes, None]:
             changes = opened.drain()
             if changes:
                 yield b"".join(sse(kind, {"name": name} if name else {}) for kind, name in changes)
+                await asyncio.sleep(0)  # what happens without end must not keep others waiting
             elif opened.is_over:
                 return
             elif not await bell.wait(COMMENT_S):

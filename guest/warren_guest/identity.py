@@ -114,11 +114,16 @@ class VirtualMachine:
 
 
 def set_hostname(name: str) -> None:
-    """Name this machine, in the kernel and in the two files that say so. Other lines of /etc/hosts stay."""
+    """Name this machine, in the kernel and in the two files that say so.
+
+    Other lines of /etc/hosts stay; one that is too long to be read at once is left as it is.
+    """
     socket.sethostname(name)
     write_text("/etc/hostname", name + "\n")
-    lines = [line for line in _read_bytes("/etc/hosts").splitlines() if not line.startswith(b"127.0.1.1")]
-    write_bytes("/etc/hosts", b"\n".join([*lines, f"127.0.1.1 {name}\n".encode()]))
+    known = _read_bytes("/etc/hosts")
+    if len(known) < _HOSTS_BYTES:
+        lines = [line for line in known.splitlines() if not line.startswith(b"127.0.1.1")]
+        write_bytes("/etc/hosts", b"\n".join([*lines, f"127.0.1.1 {name}\n".encode()]))
 
 
 def _read_bytes(path: str) -> bytes:

@@ -47,7 +47,8 @@ class Output:
         if not self._readers:
             return False
         slowest = min(reader.position for reader in self._readers)
-        if self.total - slowest > KEPT - PAYLOAD_LIMIT:
+        # A reader may stand inside a chunk that was added to since, and a chunk is dropped whole.
+        if self.total - slowest > KEPT - PAYLOAD_LIMIT - 2 * _MERGED:
             return True
         crowded = len(self._chunks) > _CHUNKS_KEPT - _CHUNKS_MARGIN
         return crowded and slowest < self._chunks[_CHUNKS_MARGIN][0]

@@ -26,6 +26,7 @@ ENDED_KEPT_S = 30.0
 ENDED_KEPT = 100
 # How long what a process left behind may still write into its stream.
 LINGER_S = 0.25
+_TOLD_CHARS = 4096  # of a command line in an event; the host keeps no more of one
 KEEPALIVE_S = 15.0
 
 Facts = dict[str, object]
@@ -38,6 +39,18 @@ class Start:
     program: Program
     tag: str | None = None
     deadline: float | None = None
+
+
+def _clipped(args: Iterable[str]) -> list[str]:
+    """As much of a command line as an event may have: all are kept for a while, and who wants the rest may ask."""
+    told: list[str] = []
+    left = _TOLD_CHARS
+    for arg in args:
+        if len(arg) > left:
+            return [*told, arg[:left] + "…"]
+        told.append(arg)
+        left -= len(arg) + 1
+    return told
 
 
 class Process:
@@ -232,14 +245,14 @@ class Processes:
             raise
 
     async def _start(self, start: Start, *, quiet: bool) -> tuple[Process, Reader]:
-        self._reaper.expect()
+        number = self._reaper.expect()
         loop = asyncio.get_running_loop()
         try:
             child = await loop.run_in_executor(self._threads, spawn, start.program, self._shield())
             told = (lambda: None, self._forget_quiet) if quiet else (self._note_activity, self._ended)
             process = Process(start, child, *told)
             reader = process.output.attach(0)
-            self._reaper.claim(process.pid, process.reaped)
+            self._reaper.claim(process.pid, process.reaped, number)
         except BaseException:
             self._live -= 1
             raise
@@ -251,7 +264,8 @@ class Processes:
             self._processes[process.pid] = process
             self._note_activity()
             facts = process.facts()
-            self._on_event("process_started", {k: facts[k] for k in ("pid", "cmd", "args", "user", "tag")})
+            begun = {name: facts[name] for name in ("pid", "cmd", "user", "tag")}
+            self._on_event("process_started", {**begun, "args": _clipped(start.program.args)})
         return process, reader
 
     def _forget_quiet(self, _process: Process) -> None:

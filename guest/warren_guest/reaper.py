@@ -14,8 +14,9 @@ class Reaper:
     def __init__(self) -> None:
         self._waiting: dict[int, OnExit] = {}
         self._spawning = 0
-        # Statuses of children that ended before whoever started them could claim them.
-        self._early: dict[int, int] = {}
+        self._starts = 0  # that were ever expected
+        # Statuses of children that ended before whoever started them could claim them, and the last start before that.
+        self._early: dict[int, tuple[int, int]] = {}
 
     def open(self) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self.reap)
@@ -23,19 +24,27 @@ class Reaper:
     def close(self) -> None:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
 
-    def expect(self) -> None:
-        """A child will be started, perhaps in a thread: keep statuses that nobody claims until `expected`."""
+    def expect(self) -> int:
+        """A child will be started, perhaps in a thread: keep statuses that nobody claims until `expected`.
+
+        Returns the number of this start, for `claim`.
+        """
         self._spawning += 1
+        self._starts += 1
+        return self._starts
 
     def expected(self) -> None:
         self._spawning -= 1
         if not self._spawning:
             self._early.clear()
 
-    def claim(self, pid: int, on_exit: OnExit) -> None:
-        """Call `on_exit` with the wait status of `pid`, once, from the loop and never from inside this call."""
-        status = self._early.pop(pid, None)
-        if status is None:
+    def claim(self, pid: int, on_exit: OnExit, start: int) -> None:
+        """Call `on_exit` with the wait status of `pid`, once, from the loop and never from inside this call.
+
+        What ended before `start` was expected was another process that had the same pid.
+        """
+        status, before = self._early.pop(pid, (0, 0))
+        if before < start:
             self._waiting[pid] = on_exit
         else:
             asyncio.get_running_loop().call_soon(on_exit, status)
@@ -53,4 +62,4 @@ class Reaper:
             if on_exit is not None:
                 on_exit(status)
             elif self._spawning:
-                self._early[pid] = status
+                self._early[pid] = status, self._starts

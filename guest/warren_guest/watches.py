@@ -13,6 +13,7 @@ from warren_guest.errors import RefusedError, refusal_of
 
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 64 * 1024
+_READS = 72  # as much as the kernel keeps: 16,384 events of at most 272 bytes
 _MASK = (
     syscalls.IN_CREATE
     | syscalls.IN_MODIFY
@@ -62,9 +63,9 @@ class Watch:
             self.fd = -1
 
     def drain(self) -> list[Change]:
-        """Everything since the last call. Never waits for something to happen."""
+        """What happened since the last call. Never waits for something to happen, nor for it to stop happening."""
         changes: list[Change] = []
-        while True:
+        for _ in range(_READS):
             try:
                 data = os.read(self.fd, _READ_BYTES)
             except BlockingIOError:
@@ -77,6 +78,7 @@ class Watch:
                 name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
                 at += _EVENT.size + length
                 changes += self._changes(watch, mask, os.fsdecode(name))
+        return changes
 
     def _changes(self, watch: int, mask: int, name: str) -> Iterator[Change]:
         if mask & syscalls.IN_Q_OVERFLOW:

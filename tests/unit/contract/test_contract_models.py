@@ -50,7 +50,7 @@ def command(**fields: object) -> Exec:
 
 
 def test_nothing_asked_for_is_the_hosts_default() -> None:
-    for body in (b"", b"  \n", b"{}", b'{"image": null, "vcpus": null, "env": null, "metadata": null}'):
+    for body in (b"", b"{}", b'{"image": null, "vcpus": null, "env": null, "metadata": null}'):
         assert CreateSandbox.parse(body, LIMITS) == CreateSandbox(None, None, None, None, RulesAsked(), {}, {})
 
 

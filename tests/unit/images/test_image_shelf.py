@@ -127,3 +127,18 @@ def test_a_manifest_says_where_the_files_are_and_what_they_contain(tmp_path: Pat
     assert set(facts["files"]) == {facts["kernel"], facts["initramfs"], facts["rootfs"]}
     assert facts["files"]["vmlinux"]["bytes"] == len("vmlinux")
     assert len(facts["files"]["vmlinux"]["sha256"]) == 64
+
+
+def test_what_is_removed_loses_its_name_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If we are cut off while files go, no half of a result has a name that says that it is whole."""
+    shelf = Shelf(tmp_path)
+    old = shelf.cached("root-a", "1" * 64)
+    old.mkdir(parents=True)
+
+    def cut_off(_path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("images.shelf.shutil.rmtree", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        shelf.drop_cached("root-a", but=tmp_path)
+    assert not old.exists()

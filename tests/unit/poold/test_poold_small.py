@@ -9,7 +9,7 @@ import pytest
 
 from contract.errors import BadField
 from contract.models import Shape
-from poold.errors import ConfigError, NoFreeSlot
+from poold.errors import HostFault, NoFreeSlot
 from poold.images import HostImages, Images
 from poold.logs import JsonLines
 from poold.slots import PlainSlots
@@ -70,7 +70,16 @@ def test_without_images_the_message_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", sorted(MANIFEST))
 def test_a_manifest_that_lacks_something_says_what(tmp_path: Path, missing: str) -> None:
     build(tmp_path, "python", "one", {name: value for name, value in MANIFEST.items() if name != missing})
-    with pytest.raises(ConfigError, match=missing):
+    with pytest.raises(HostFault, match=missing):
+        Images(tmp_path).find("python")
+
+
+def test_a_build_that_is_not_whole_is_a_fault_of_the_host_and_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "python-1").mkdir()
+    (tmp_path / "python").symlink_to("python-1")
+    (tmp_path / ".next-python").symlink_to("python-1")
+    assert Images(tmp_path).names() == ["python"]
+    with pytest.raises(HostFault, match=r"manifest\.json.*build it again"):
         Images(tmp_path).find("python")
 
 
