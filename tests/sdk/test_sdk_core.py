@@ -125,6 +125,31 @@ def test_a_stream_that_gets_on_has_all_its_attempts_again() -> None:
         following.wait_s(Unreachable("broken"))
 
 
+def _break(following: Following, now: list[float], *, lived_s: float) -> float:
+    """One connection that is heard at its beginning and at its end, and has no event."""
+    following.call()
+    for after_s in (0.0, lived_s):
+        now[0] += after_s
+        assert not [*following.feed(b": here\n\n")]
+    now[0] += 1000.0  # while nobody answers, no connection lives
+    return following.wait_s(StreamBroken("broken"))
+
+
+def test_a_quiet_stream_that_lived_long_has_all_its_attempts_again() -> None:
+    now = [0.0]
+    following = Following(ID, 0, Retries(attempts=2, patience_s=60.0), clock=lambda: now[0])
+    for _ in range(10):
+        assert _break(following, now, lived_s=61.0) > 0
+
+
+def test_a_server_that_hangs_up_soon_is_not_asked_for_ever() -> None:
+    now = [0.0]
+    following = Following(ID, 0, Retries(attempts=2, patience_s=60.0), clock=lambda: now[0])
+    assert _break(following, now, lived_s=59.0) > 0
+    with pytest.raises(StreamBroken):
+        _break(following, now, lived_s=59.0)
+
+
 # Trying again
 
 REFUSED = {

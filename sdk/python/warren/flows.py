@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -96,20 +97,29 @@ class Collected:
 
 
 class Following:
-    """The events of a sandbox over as many connections as it takes, each event once."""
+    """The events of a sandbox over as many connections as it takes, each event once.
 
-    def __init__(self, sandbox: str, after: int, retries: Retries) -> None:
+    All attempts are there again after a new event, and after a connection that was heard for longer than `patience_s`.
+    """
+
+    def __init__(
+        self, sandbox: str, after: int, retries: Retries, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.last = after
         self._sandbox = sandbox
+        self._patience_s, self._clock = retries.patience_s, clock
+        self._first_heard: float | None = None  # of this connection
         self._attempts = Attempts(retries, is_repeatable=True)
         self._parser = Parser()
 
     def call(self) -> Call[None]:
         """What to ask now: all behind what has come."""
         self._parser = Parser()  # half an event of the connection before is asked for again
+        self._first_heard = None
         return calls.event_stream(self._sandbox, self.last)
 
     def feed(self, data: bytes) -> Iterator[Event]:
+        self._heard()
         for message in self._parser.feed(data):
             yield from self.new([read(Event, message.data)])
 
@@ -126,6 +136,14 @@ class Following:
     def ended_early(self) -> float:
         """The stream ended in order, and the sandbox has not: its host goes away, or another takes over."""
         return self.wait_s(StreamBroken(f"the events of {self._sandbox} ended, and it has not"))
+
+    def _heard(self) -> None:
+        # The first words alone say little: a server that always hangs up behind them would be asked for ever.
+        now = self._clock()
+        if self._first_heard is None:
+            self._first_heard = now
+        elif now - self._first_heard > self._patience_s:
+            self._attempts.got_on()
 
 
 class Carried:
