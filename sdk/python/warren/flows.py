@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -207,9 +208,9 @@ class Download:
 
     def __init__(self, target: str | Path | IO[bytes]) -> None:
         self._final = Path(target) if isinstance(target, str | Path) else None
-        self._new = None if self._final is None else self._final.with_name(f".{self._final.name}.{os.getpid()}.part")
+        self._new = None if self._final is None else _beside(self._final)
         try:
-            self._file: IO[bytes] = target if self._new is None else self._new.open("wb")  # type: ignore[assignment]
+            self._file: IO[bytes] = target if self._new is None else self._new.open("xb")  # type: ignore[assignment]
         except OSError as error:
             error.filename = str(self._final)  # nobody asked for the name that it has until then
             raise
@@ -225,8 +226,10 @@ class Download:
     def close(self) -> None:
         """What was not kept is removed."""
         if self._new is not None:
-            self._file.close()
-            self._new.unlink(missing_ok=True)
+            try:
+                self._file.close()
+            finally:
+                self._new.unlink(missing_ok=True)
 
 
 def tell(said: Said, on_stdout: Callable[[bytes], object] | None, on_stderr: Callable[[bytes], object] | None) -> None:
@@ -252,6 +255,11 @@ def error_within(told: dict[str, Any]) -> WarrenError:
     details = dict(told)
     code, message = str(details.pop("code", "internal")), str(details.pop("message", "no reason was given"))
     return error_of(STATUS_OF.get(code, 500), code, message, details, None)
+
+
+def _beside(target: Path) -> Path:
+    """A name that no other download has, also not one to the same target."""
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
 
 
 def _decoded(told: dict[str, Any]) -> bytes:
