@@ -21,7 +21,7 @@ class Asked:
     body: bytes
 
 
-Act = bytes | Callable[[Asked], bytes]  # what is sent; then the connection is closed
+Act = bytes | Callable[[Asked], bytes]  # what is sent; then the connection is closed, if it is not held
 
 
 @dataclass
@@ -31,6 +31,7 @@ class Stage:
     port: int
     acts: list[Act] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
+    is_holding: bool = False  # connections stay open for as long as the stage does
 
     @property
     def url(self) -> str:
@@ -80,14 +81,18 @@ def open_stage() -> Iterator[Stage]:
 
 
 def _serve(listener: socket.socket, stage: Stage) -> None:
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            return
-        with connection, contextlib.suppress(OSError):
-            connection.settimeout(LIMIT_S)
-            connection.sendall(stage.answer(_read(connection)))
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with contextlib.ExitStack() as served, contextlib.suppress(OSError):
+                served.enter_context(connection)
+                connection.settimeout(LIMIT_S)
+                connection.sendall(stage.answer(_read(connection)))
+                if stage.is_holding:
+                    held.push(served.pop_all())
 
 
 def _read(connection: socket.socket) -> Asked:

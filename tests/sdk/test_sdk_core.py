@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,31 @@ def test_a_stream_that_gets_on_has_all_its_attempts_again() -> None:
     following.wait_s(Unreachable("broken"))
     with pytest.raises(Unreachable):
         following.wait_s(Unreachable("broken"))
+
+
+def _break(following: Following, now: list[float], *, lived_s: float) -> float:
+    """One connection that is heard at its beginning and at its end, and has no event."""
+    following.call()
+    for after_s in (0.0, lived_s):
+        now[0] += after_s
+        assert not [*following.feed(b": here\n\n")]
+    now[0] += 1000.0  # while nobody answers, no connection lives
+    return following.wait_s(StreamBroken("broken"))
+
+
+def test_a_quiet_stream_that_lived_long_has_all_its_attempts_again() -> None:
+    now = [0.0]
+    following = Following(ID, 0, Retries(attempts=2, patience_s=60.0), clock=lambda: now[0])
+    for _ in range(10):
+        assert _break(following, now, lived_s=61.0) > 0
+
+
+def test_a_server_that_hangs_up_soon_is_not_asked_for_ever() -> None:
+    now = [0.0]
+    following = Following(ID, 0, Retries(attempts=2, patience_s=60.0), clock=lambda: now[0])
+    assert _break(following, now, lived_s=59.0) > 0
+    with pytest.raises(StreamBroken):
+        _break(following, now, lived_s=59.0)
 
 
 # Trying again
@@ -316,3 +342,38 @@ def test_a_download_that_was_not_kept_leaves_nothing(tmp_path: Path) -> None:
     download.close()
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
     assert target.read_bytes() == b"before"
+
+
+def test_two_downloads_to_one_target_do_not_mix(tmp_path: Path) -> None:
+    target = tmp_path / "f"
+    first, second = Download(target), Download(target)
+    second.write(b"two")
+    first.write(b"the first")
+    for download, content in ((first, b"the first"), (second, b"two")):
+        download.keep()
+        download.close()
+        assert target.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_download_has_the_mode_of_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "any").touch()
+    download = Download(tmp_path / "f")
+    download.keep()
+    assert (tmp_path / "f").stat().st_mode == (tmp_path / "any").stat().st_mode
+
+
+def test_a_download_that_cannot_begin_names_its_target(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as refused:
+        Download(tmp_path / "none" / "f")
+    assert refused.value.filename == str(tmp_path / "none" / "f")
+
+
+def test_a_download_to_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    download = Download(tmp_path / "f")
+    with Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), download._file.fileno())
+    download.write(b"half")
+    with pytest.raises(OSError, match="No space"):
+        download.close()
+    assert list(tmp_path.iterdir()) == []

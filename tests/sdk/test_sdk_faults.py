@@ -1,6 +1,7 @@
 """Both clients against a server that misbehaves: what is tried again, what is not, what is never taken for an end."""
 
 import asyncio
+import contextlib
 import io
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.sdk.sdk_replies import ID, KEY, ROW, out, sse
-from tests.sdk.sdk_stage import HANG_UP, Stage, open_stage, refusal, reply, stream
+from tests.sdk.sdk_stage import HANG_UP, Asked, Stage, open_stage, refusal, reply, stream
 from warren import (
     AsyncSandbox,
     AsyncWarren,
@@ -25,6 +26,7 @@ from warren import (
     Warren,
     WarrenError,
 )
+from warren.calls import event_stream
 from warren.models import Info, read
 
 QUICK = Retries(attempts=4, first_s=0.001, longest_s=0.002)
@@ -147,6 +149,34 @@ def test_events_of_a_host_that_stays_away_end_in_an_error(stage: Stage, face: Fa
     stage.play(stream(_event(1), is_whole=False), HANG_UP)
     with pytest.raises(Unreachable):
         face.on(lambda sandbox: sandbox.events())
+
+
+MANY = 101  # one more than the HTTP client allows by itself
+
+
+def _many_at_once(asked: Asked) -> bytes:
+    return stream(b": here\n\n", is_whole=False) if "events" in asked.target else reply(200, ROW)
+
+
+def test_a_request_does_not_wait_for_those_that_are_open(stage: Stage) -> None:
+    stage.is_holding = True
+    stage.play(_many_at_once)
+    with Warren(stage.url, KEY, retries=QUICK, timeout_s=2) as warren, contextlib.ExitStack() as opened:
+        for _ in range(MANY):
+            opened.enter_context(warren._line.open(event_stream(ID, 0)))
+        assert warren.get(ID).id == ID
+
+
+async def test_a_request_of_a_task_does_not_wait_for_those_that_are_open(stage: Stage) -> None:
+    stage.is_holding = True
+    stage.play(_many_at_once)
+    async with (
+        AsyncWarren(stage.url, KEY, retries=QUICK, timeout_s=2) as warren,
+        contextlib.AsyncExitStack() as opened,
+    ):
+        for _ in range(MANY):
+            await opened.enter_async_context(warren._line.open(event_stream(ID, 0)))
+        assert (await warren.get(ID)).id == ID
 
 
 def test_a_download_that_breaks_off_leaves_no_file(stage: Stage, face: Face, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,3 +95,66 @@ def test_a_limit_of_time_holds(ends: tuple[SharedTls, ssl.SSLSocket]) -> None:
     ours.settimeout(0.2)
     with pytest.raises(TimeoutError):
         ours.recv(1)
+
+
+@pytest.mark.parametrize("how", [socket.SHUT_RD, socket.SHUT_WR])
+def test_half_a_connection_never_speaks_in_the_clear(ends: tuple[SharedTls, ssl.SSLSocket], how: int) -> None:
+    ours, theirs = ends
+    ours.settimeout(LIMIT_S)
+    ours.shutdown(how)
+    if how == socket.SHUT_RD:
+        ours.sendall(b"secret")
+        assert theirs.recv(100) == b"secret"
+    else:
+        theirs.sendall(b"secret")
+        assert ours.recv(100) == b"secret"
+
+
+def test_who_reads_sees_an_end_when_another_shuts_it_down(ends: tuple[SharedTls, ssl.SSLSocket]) -> None:
+    ours, _ = ends
+    ended = threading.Event()
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            assert ours.recv(1) == b""
+        ended.set()
+
+    in_thread(threading.Thread(target=read))
+    assert not ended.wait(0.3)
+    ours.shutdown(socket.SHUT_RDWR)
+    assert ended.wait(LIMIT_S)
+    with pytest.raises((BrokenPipeError, ssl.SSLError)):
+        ours.sendall(b"late")
+
+
+class Busy(socket.socket):
+    """A connection of which one write takes until it is let go."""
+
+    def __init__(self, fileno: int) -> None:
+        super().__init__(fileno=fileno)
+        self.is_in, self.go_on = threading.Event(), threading.Event()
+        self.was_open = False
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        self.is_in.set()
+        self.go_on.wait(LIMIT_S)
+        self.was_open = self.fileno() >= 0
+        return len(data)
+
+
+def test_nobody_closes_while_another_writes() -> None:
+    near, far = socket.socketpair()
+    busy: Any = Busy(near.detach())
+    shared = SharedTls(busy)
+    with far:
+        writing = in_thread(threading.Thread(target=shared.sendall, args=(b"secret",)))
+        assert busy.is_in.wait(LIMIT_S)
+        closing = in_thread(threading.Thread(target=shared.close))
+        far.settimeout(LIMIT_S)
+        assert far.recv(1) == b""  # shut down at once
+        closing.join(0.3)
+        busy.go_on.set()
+        for thread in (writing, closing):
+            thread.join(LIMIT_S)
+    assert busy.was_open
+    assert busy.fileno() < 0

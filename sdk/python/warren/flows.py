@@ -4,6 +4,8 @@ import base64
 import hashlib
 import io
 import os
+import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -96,20 +98,29 @@ class Collected:
 
 
 class Following:
-    """The events of a sandbox over as many connections as it takes, each event once."""
+    """The events of a sandbox over as many connections as it takes, each event once.
 
-    def __init__(self, sandbox: str, after: int, retries: Retries) -> None:
+    All attempts are there again after a new event, and after a connection that was heard for longer than `patience_s`.
+    """
+
+    def __init__(
+        self, sandbox: str, after: int, retries: Retries, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.last = after
         self._sandbox = sandbox
+        self._patience_s, self._clock = retries.patience_s, clock
+        self._first_heard: float | None = None  # of this connection
         self._attempts = Attempts(retries, is_repeatable=True)
         self._parser = Parser()
 
     def call(self) -> Call[None]:
         """What to ask now: all behind what has come."""
         self._parser = Parser()  # half an event of the connection before is asked for again
+        self._first_heard = None
         return calls.event_stream(self._sandbox, self.last)
 
     def feed(self, data: bytes) -> Iterator[Event]:
+        self._heard()
         for message in self._parser.feed(data):
             yield from self.new([read(Event, message.data)])
 
@@ -126,6 +137,14 @@ class Following:
     def ended_early(self) -> float:
         """The stream ended in order, and the sandbox has not: its host goes away, or another takes over."""
         return self.wait_s(StreamBroken(f"the events of {self._sandbox} ended, and it has not"))
+
+    def _heard(self) -> None:
+        # The first words alone say little: a server that always hangs up behind them would be asked for ever.
+        now = self._clock()
+        if self._first_heard is None:
+            self._first_heard = now
+        elif now - self._first_heard > self._patience_s:
+            self._attempts.got_on()
 
 
 class Carried:
@@ -189,9 +208,9 @@ class Download:
 
     def __init__(self, target: str | Path | IO[bytes]) -> None:
         self._final = Path(target) if isinstance(target, str | Path) else None
-        self._new = None if self._final is None else self._final.with_name(f".{self._final.name}.{os.getpid()}.part")
+        self._new = None if self._final is None else _beside(self._final)
         try:
-            self._file: IO[bytes] = target if self._new is None else self._new.open("wb")  # type: ignore[assignment]
+            self._file: IO[bytes] = target if self._new is None else self._new.open("xb")  # type: ignore[assignment]
         except OSError as error:
             error.filename = str(self._final)  # nobody asked for the name that it has until then
             raise
@@ -207,8 +226,10 @@ class Download:
     def close(self) -> None:
         """What was not kept is removed."""
         if self._new is not None:
-            self._file.close()
-            self._new.unlink(missing_ok=True)
+            try:
+                self._file.close()
+            finally:
+                self._new.unlink(missing_ok=True)
 
 
 def tell(said: Said, on_stdout: Callable[[bytes], object] | None, on_stderr: Callable[[bytes], object] | None) -> None:
@@ -234,6 +255,11 @@ def error_within(told: dict[str, Any]) -> WarrenError:
     details = dict(told)
     code, message = str(details.pop("code", "internal")), str(details.pop("message", "no reason was given"))
     return error_of(STATUS_OF.get(code, 500), code, message, details, None)
+
+
+def _beside(target: Path) -> Path:
+    """A name that no other download has, also not one to the same target."""
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
 
 
 def _decoded(told: dict[str, Any]) -> bytes:

@@ -21,6 +21,8 @@ from warren.retries import Attempts, Retries
 T = TypeVar("T")
 CONNECT_S = 10.0
 KEEPALIVE_S = 45.0  # an event stream says something every 15 s
+# No request waits for another, or ending a sandbox would wait for whatever else is open.
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 # A peer that vanished is noticed although a silent command has nothing to say.
 DEAD_PEER = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
 NO_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")  # as versions of OpenSSL call it
@@ -174,7 +176,7 @@ def tls(config: Config) -> ssl.SSLContext:
 
 
 def _transport(config: Config) -> dict[str, Any]:
-    options: dict[str, Any] = {"verify": _verify(config)}
+    options: dict[str, Any] = {"verify": _verify(config), "limits": LIMITS}
     return options | ({"uds": config.socket} if config.socket else {"socket_options": DEAD_PEER})
 
 

@@ -41,13 +41,15 @@ class SharedTls:
         self._limit_s = limit_s
 
     def shutdown(self, how: int) -> None:
-        self._sock.shutdown(how)
+        """End one direction or both; whoever reads or writes sees it. What still goes is encrypted as before."""
+        socket.socket.shutdown(self._sock, how)  # its own drops TLS first, and a write behind that is in the clear
 
     def close(self) -> None:
         """Close it; whoever reads or writes sees an end."""
         with contextlib.suppress(OSError):  # the other side was first
-            self._sock.shutdown(socket.SHUT_RDWR)
-        self._sock.close()
+            self.shutdown(socket.SHUT_RDWR)
+        with self._turn:  # closing drops TLS too
+            self._sock.close()
 
     def fileno(self) -> int:
         return self._sock.fileno()
