@@ -40,6 +40,7 @@ class Watch:
         self._refreshes = refreshes
         self.is_read = False  # the registry could be read the last time
         self._reading: asyncio.Future[Records] | None = None  # the read that is under way, in its thread
+        self._changes = 0  # of keys here, when that read began
         self._probing: dict[str, asyncio.Task[None]] = {}
         self._complaints: dict[str, str] = {}  # by host: what was last wrong with its answers
 
@@ -70,6 +71,7 @@ class Watch:
         One that hangs is not asked again before it has answered: its thread cannot be ended.
         """
         if self._reading is None:
+            self._changes = self._auth.changes
             self._reading = asyncio.get_running_loop().run_in_executor(None, self._in_thread)
         reading = self._reading
         await asyncio.wait([reading], timeout=READ_S)
@@ -91,7 +93,8 @@ class Watch:
 
     def _know(self, records: Records) -> None:
         self.is_read = True
-        self._auth.know(records.keys)
+        if self._changes == self._auth.changes:  # else a key that was just revoked here might be good again
+            self._auth.know(records.keys)
         if self._listed:
             self._hosts.know(self._listed, beats=False)
         else:

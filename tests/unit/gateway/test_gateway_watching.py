@@ -76,11 +76,16 @@ def auth() -> Auth:
 async def kept(watch: Watch) -> AsyncIterator[None]:
     """The watch has looked once, and goes on during the block."""
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        while not watch.is_read:
-            await watch.look()
+        await until_read(watch)
         task = group.create_task(watch.keep())
         yield
         task.cancel()
+
+
+async def until_read(watch: Watch) -> None:
+    async with asyncio.timeout(10):
+        while not watch.is_read:
+            await watch.look()
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -110,3 +115,20 @@ async def test_a_registry_that_hangs_at_the_start_keeps_nobody_from_it(registry:
         await watch.look()
     assert not watch.is_read
     registry.go_on.set()
+
+
+@pytest.mark.parametrize("changed", [KEY.revoked(), Key(key_id("wrn_" + "b" * 40), "red")])
+async def test_a_key_that_is_changed_during_a_read_stays_so(registry: Hanging, auth: Auth, changed: Key) -> None:
+    watch = Watch(registry, auth, cast(Hosts, Counted()), listed={})
+    await until_read(watch)
+    registry.go_on.clear()
+    await watch.look()  # has read the old record, and hangs
+    registry.write_key(changed)
+    auth.change(changed)
+    registry.go_on.set()
+    await until_read(watch)
+    assert auth.keys[changed.id] == changed
+    registry.write_key(KEY.ending(5))
+    await watch.look()
+    await until_read(watch)
+    assert auth.keys[KEY.id] == KEY.ending(5)  # the next read counts again
