@@ -64,6 +64,7 @@ class Auth:
         self._visitor_rate = visitor_rate
         self._clock_s = clock_s
         self._keys: Mapping[str, Key] = {}
+        self.changes = 0  # of keys by this gateway itself: what was read before the last one is older than what we know
         self._right: dict[str | None, Key] = {}  # by secret, since the last look at the registry
         self._buckets = Buckets()
         self._visitors = Buckets()  # not among those of keys: many strangers make no key's bucket full again
@@ -73,6 +74,11 @@ class Auth:
         """From now on these are all keys."""
         self._keys = keys
         self._right.clear()
+
+    def change(self, key: Key) -> None:
+        """This gateway has written that record: it counts from now on."""
+        self.changes += 1
+        self.know({**self._keys, key.id: key})
 
     @property
     def keys(self) -> Mapping[str, Key]:

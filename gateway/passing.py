@@ -7,7 +7,7 @@ from contract.errors import NotFound, NotMine
 from contract.ids import sandbox_id
 from contract.tickets import Access
 from gateway.auth import PLAIN, SUBPROTOCOL
-from gateway.errors import HostUnreachable
+from gateway.errors import HostSlow, HostUnreachable
 from gateway.heads import Way
 from gateway.proxy import forward
 from gateway.services import Call
@@ -63,6 +63,10 @@ async def _to_its_host(call: Call, access: Access, carry: Carry) -> int:
                 status = await carry(begun.upstream, ticket, begun)
         except NotMine:
             hosts.forget(sandbox)
+        except HostSlow:
+            # It took the request, and what it waits for may be a guest: whether the host lives, probes find out.
+            services.metrics.upstream_failed(host)
+            raise
         except HostUnreachable:
             hosts.failed(host)
             services.metrics.upstream_failed(host)

@@ -46,17 +46,32 @@ class _Folder(Generic[T]):
         self._names = names
         self._decode = decode
         self._known: dict[str, tuple[Version, T | None]] = {}
+        self.has_been = False  # the folder was there once
 
     def read(self) -> dict[str, T]:
-        """By the file's name without its ending. What cannot be decoded is not there, and is logged once."""
+        """By the file's name without its ending. What cannot be decoded is not there, and is logged once.
+
+        A folder that nobody has made yet is empty. One that is gone, or that the registry is gone from around, raises
+        `FileNotFoundError`: most likely it is not mounted, and that says nothing of what is in it.
+        """
+        try:
+            found = self._found()
+        except FileNotFoundError:
+            if self.has_been or not self._path.parent.is_dir():
+                raise
+            return {}
+        self.has_been = True
+        self._known = found
+        return {name.removesuffix(".json"): record for name, (_, record) in found.items() if record is not None}
+
+    def _found(self) -> dict[str, tuple[Version, T | None]]:
         found: dict[str, tuple[Version, T | None]] = {}
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._path) as entries:
+        with os.scandir(self._path) as entries:
             for entry in entries:
                 if self._names.fullmatch(entry.name) and len(found) < MAX_FILES:
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                         found[entry.name] = self._one(entry)
-        self._known = found
-        return {name.removesuffix(".json"): record for name, (_, record) in found.items() if record is not None}
+        return found
 
     def _one(self, entry: "os.DirEntry[str]") -> tuple[Version, T | None]:
         status = entry.stat()
@@ -82,7 +97,7 @@ class Registry:
         self._keys = _Folder(self._keys_folder, KEY_FILE, Key.decode)
 
     def read(self) -> Records:
-        """Everything as it is now. A record in a file of another name is not there."""
+        """Everything as it is now. A record in a file of another name is not there. Raises `OSError`."""
         hosts = {name: host for name, host in self._hosts.read().items() if host.name == name}
         keys = {key_id: key for key_id, key in self._keys.read().items() if key.id == key_id}
         return Records(hosts, keys)
@@ -104,7 +119,8 @@ class Registry:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        self._keys_folder.mkdir(exist_ok=True)
+        if not self._keys.has_been:  # in place of one that is gone, a new one would hide all other keys
+            self._keys_folder.mkdir(exist_ok=True)
         with (self._keys_folder / LOCK).open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

@@ -15,7 +15,7 @@ from websockets.typing import Subprotocol
 
 from contract.errors import BadField, NotMine
 from gateway.client_body import Receive
-from gateway.errors import HostBroken, HostUnreachable
+from gateway.errors import HostBroken, HostSlow, HostUnreachable
 from gateway.headers import TICKET_NAME, Pairs, answer_headers, asked_headers
 from gateway.proxy import NOT_MINE
 from gateway.upstream import Upstream
@@ -53,8 +53,8 @@ async def forward_socket(  # noqa: PLR0917  # what ASGI hands on, and where it g
 ) -> None:
     """Pass a WebSocket on until one side ends it. A host that refuses it is a refusal with the same status.
 
-    Raises only before the client was told anything: `HostUnreachable`, `HostBroken`, what is wrong with the request,
-    and `NotMine`: then the same scope may be forwarded to another host.
+    Raises only before the client was told anything: `HostUnreachable`, `HostSlow`, `HostBroken`, what is wrong with the
+    request, and `NotMine`: then the same scope may be forwarded to another host.
     """
     if not scope.pop(CONNECTED, False) and (await receive())["type"] != "websocket.connect":
         return
@@ -119,7 +119,9 @@ async def _open(upstream: Upstream, target: str, headers: Pairs, subprotocols: S
         raise BadField("path", target, f"is no address of a WebSocket: {error}") from None
     except InvalidHandshake as error:
         raise HostBroken(f"{upstream.address} does not speak WebSocket: {error}") from error
-    except (OSError, EOFError, TimeoutError) as error:
+    except TimeoutError:
+        raise HostSlow(f"{upstream.address} did not take a WebSocket within {ANSWER_S:g} s") from None
+    except (OSError, EOFError) as error:
         raise HostUnreachable(f"{upstream.address} did not take a WebSocket: {error}") from error
 
 

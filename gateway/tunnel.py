@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from contract.errors import NotFound, NotMine, WarrenError
 from contract.tickets import HEADER, Access
-from gateway.errors import HostSaid, HostUnreachable
+from gateway.errors import HostSaid, HostSlow, HostUnreachable
 from gateway.hosts import Hosts
 from gateway.tickets import Tickets
 from gateway.upstream.dial import Dialler
@@ -25,7 +25,9 @@ from gateway.upstream.sockets import open_socket
 log = logging.getLogger("gateway.tunnel")
 
 EOF = "eof"
-OPEN_S = 30.0  # a sandbox that is paused may have to be resumed first
+# A host gives a guest 30 s to take a connection and 30 s more to answer (`ANSWER_LIMIT_S` of poold). With less patience
+# than that we would not hear the host say that it is the guest who is silent.
+OPEN_S = 70.0
 CLOSE_S = 1.0
 PIECE = 256 << 10
 MAX_FRAME = 16 << 20
@@ -99,6 +101,9 @@ class Tunnels:
         except HostUnreachable:
             self._hosts.failed(host)
             raise
+        except TimeoutError:
+            # It took the connection, and what it waits for may be a guest: whether the host lives, probes find out.
+            raise HostSlow(f"host {host} did not open a tunnel within {OPEN_S:g} s") from None
         except (OSError, InvalidHandshake, EOFError) as error:
             self._hosts.failed(host)
             raise HostUnreachable(f"host {host} cannot be reached: {error or 'it did not answer'}") from error

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import orjson
 
@@ -18,6 +18,7 @@ log = logging.getLogger("gateway.watching")
 
 EVERY_S = 1.0
 PROBE_S = 2.0
+READ_S = 3.0  # a registry that takes longer hangs: keys are not as fresh as we promise
 
 
 class Watch:
@@ -38,6 +39,8 @@ class Watch:
         self._listed = {name: Host(name, address) for name, address in listed.items()}
         self._refreshes = refreshes
         self.is_read = False  # the registry could be read the last time
+        self._reading: asyncio.Future[Records] | None = None  # the read that is under way, in its thread
+        self._changes = 0  # of keys here, when that read began
         self._probing: dict[str, asyncio.Task[None]] = {}
         self._complaints: dict[str, str] = {}  # by host: what was last wrong with its answers
 
@@ -49,29 +52,49 @@ class Watch:
             await asyncio.wait(self._probing.values())
 
     async def keep(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. A registry that hangs keeps no host from being probed."""
         try:
-            while True:
-                await asyncio.sleep(EVERY_S)
-                await self._read()
-                await self._probe_all()
+            async with asyncio.TaskGroup() as group:
+                for what in (self._read, self._probe_all):
+                    group.create_task(_always(what))
         finally:
+            if self._reading is not None:
+                self._reading.cancel()
             for task in self._probing.values():
                 task.cancel()
             if self._probing:
                 await asyncio.wait(self._probing.values())
 
     async def _read(self) -> None:
-        """A registry that cannot be read leaves everything as it was: better than to serve nobody."""
-        try:
-            records = await asyncio.to_thread(self._in_thread)
-        except OSError as error:
-            if self.is_read:
-                log.error("the registry cannot be read", extra={"why": str(error)})
-            self.is_read = False
+        """A registry that cannot be read leaves everything as it was: better than to serve nobody.
+
+        One that hangs is not asked again before it has answered: its thread cannot be ended.
+        """
+        if self._reading is None:
+            self._changes = self._auth.changes
+            self._reading = asyncio.get_running_loop().run_in_executor(None, self._in_thread)
+        reading = self._reading
+        await asyncio.wait([reading], timeout=READ_S)
+        if not reading.done():
+            self._unread(f"it did not answer within {READ_S:g} s")
             return
+        self._reading = None
+        try:
+            records = reading.result()
+        except OSError as error:
+            self._unread(str(error))
+        else:
+            self._know(records)
+
+    def _unread(self, why: str) -> None:
+        if self.is_read:
+            log.error("the registry cannot be read", extra={"why": why})
+        self.is_read = False
+
+    def _know(self, records: Records) -> None:
         self.is_read = True
-        self._auth.know(records.keys)
+        if self._changes == self._auth.changes:  # else a key that was just revoked here might be good again
+            self._auth.know(records.keys)
         if self._listed:
             self._hosts.know(self._listed, beats=False)
         else:
@@ -109,3 +132,9 @@ class Watch:
         if self._complaints.get(name) != why:
             self._complaints[name] = why
             log.warning("a host does not tell of itself", extra={"host": name, "why": why})
+
+
+async def _always(what: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(EVERY_S)
+        await what()

@@ -56,20 +56,15 @@ async def rotate(request: Request) -> Response:
 async def _write(call: Call, key: Key) -> None:
     """A client that leaves meanwhile has its key written all the same: half of a rotation would be worse."""
     await asyncio.shield(call.services.background.start(asyncio.to_thread(call.services.registry.write_key, key)))
-    _know(call, key)
+    call.services.auth.change(key)
 
 
 async def _changed(request: Request, how: Callable[[Key], Key]) -> Key:
     call, asked = call_of(request), request.path_params["key_id"]
     work = asyncio.to_thread(call.services.registry.change_key, asked, how)
     key: Key = await asyncio.shield(call.services.background.start(work))
-    _know(call, key)
+    call.services.auth.change(key)
     return key
-
-
-def _know(call: Call, key: Key) -> None:
-    auth = call.services.auth
-    auth.know({**auth.keys, key.id: key})
 
 
 async def _found(request: Request) -> Key:

@@ -99,6 +99,7 @@ class Dialler:
                     options |= {"host": self._name, "port": self._port}
                 if self._tls is not None:
                     options |= {"ssl": self._tls(), "server_hostname": self._name}
+                    options["ssl_handshake_timeout"] = CONNECT_S  # so that who waits longer knows: TLS was spoken
                 yield options
         except BaseException as error:
             if (given := options.get("sock")) is not None:

@@ -11,7 +11,8 @@ async def open_socket(dialler: Dialler, target: str, **options: Any) -> ClientCo
     """A WebSocket; `options` are those of the `websockets` package. If this raises, no connection is left.
 
     Raises `HostUnreachable` where nobody can be dialled, and else what the package raises: `InvalidStatus` for a
-    refusal, `InvalidHandshake`, `InvalidURI`, `OSError`, `EOFError`.
+    refusal, `InvalidHandshake`, `InvalidURI`, `OSError`, `EOFError`. A `TimeoutError` comes only from whoever took the
+    connection, and spoke TLS where that is asked for, and then did not answer.
     """
     reached = await dialler.options()
     uri = f"ws{dialler.address.removeprefix('http')}{target}"

@@ -1,6 +1,7 @@
 """The registry's folder: what is read, what is not, and how keys are written."""
 
 import os
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -96,3 +97,30 @@ def test_only_what_changed_is_read_again(tmp_path: Path) -> None:
     registry.write_key(KEY)
     first = registry.read().keys[KEY.id]
     assert registry.read().keys[KEY.id] is first
+
+
+@pytest.mark.parametrize("gone", [".", "keys", "hosts"])
+def test_a_folder_that_is_gone_is_not_empty_but_cannot_be_read(tmp_path: Path, gone: str) -> None:
+    folder = tmp_path / "registry"
+    (folder / "hosts").mkdir(parents=True)
+    registry = Registry(folder)
+    registry.write_key(KEY)
+    assert registry.read().keys
+    shutil.rmtree(folder / gone)
+    with pytest.raises(FileNotFoundError):
+        registry.read()
+
+
+def test_a_registry_that_was_never_there_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Registry(tmp_path / "registry").read()
+
+
+def test_no_key_is_written_in_place_of_a_folder_that_is_gone(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    registry.write_key(KEY)
+    registry.read()
+    shutil.rmtree(tmp_path / "keys")
+    with pytest.raises(FileNotFoundError):
+        registry.write_key(KEY)
+    assert not (tmp_path / "keys").exists()
