@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
             return
         self._alone = None
         self._parse(data)
-        if is_new and self._alone is not None and self._reading is None and not self._in_head:
+        if is_new and self._alone is not None and self._is_between:
             self._serving.know(data, self._alone)
 
     def _parse(self, data: bytes) -> None:
@@ -263,6 +263,11 @@ class Connection(asyncio.Protocol):
     def is_idle(self) -> bool:
         """No request is under way."""
         return not self._exchanges
+
+    @property
+    def _is_between(self) -> bool:
+        """What has come ends with a request, and another may follow."""
+        return self._reading is None and not self._in_head and not self._is_over and self._socket is None
 
     def finish(self) -> None:
         """No more requests. The client may have something under way: it is read, or our last words would be lost."""

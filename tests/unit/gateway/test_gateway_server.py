@@ -73,6 +73,14 @@ async def test_what_another_has_asked_has_the_next_ones_address() -> None:
         assert "mine" not in served.server.known[GET].scope
 
 
+@pytest.mark.parametrize("rest", [b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n", b"\0\r\n\r\n"])
+async def test_only_what_was_one_whole_request_is_remembered(rest: bytes) -> None:
+    async with serving(echo) as served:
+        said = await raw(served.port, GET + b"GET /w HTTP/1.1\r\nHost: x\r\n" + rest)
+        assert not served.server.known
+    assert [each[:3] for each in replies(said)] == [b"200", b"400"]
+
+
 async def test_requests_at_once_are_answered_in_their_order() -> None:
     post = b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
     async with serving(echo) as served:
