@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = False
-        self._head_bytes = 0
+        self._head_bytes = 0  # that came since a head or a piece of a body was complete: of a head, or of trailers
         self._alone: dict[str, Any] | None = None  # the scope of a request without a body that came all by itself
         self._since_s = serving.now_s  # when it became what it is: in a head, idle, or over
         self._is_over = False  # nothing more is read but to be dropped
@@ -112,8 +112,7 @@ class Connection(asyncio.Protocol):
             self._serving.know(data, self._alone)
 
     def _parse(self, data: bytes) -> None:
-        if self._reading is None:
-            self._head_bytes += len(data)
+        self._head_bytes += len(data)
         if self._parser is None:
             self._parser = httptools.HttpRequestParser(self)
         try:
@@ -124,7 +123,7 @@ class Connection(asyncio.Protocol):
             cause = error.__context__
             self._refuse(cause if isinstance(cause, WarrenError) else BadFraming(f"this is not HTTP/1.1: {error}"))
         else:
-            if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+            if self._head_bytes > MAX_HEAD_BYTES and (self._in_head or self._reading is not None):
                 self._refuse(HeadTooLarge(MAX_HEAD_BYTES, MAX_HEADERS))
 
     def eof_received(self) -> None:
@@ -201,6 +200,7 @@ class Connection(asyncio.Protocol):
             self._serving.take(exchange)
 
     def on_body(self, data: bytes) -> None:
+        self._head_bytes = 0
         if self._reading is not None and not self._reading.feed(data) and self.transport is not None:
             self._is_paused = True
             self.transport.pause_reading()
@@ -209,6 +209,7 @@ class Connection(asyncio.Protocol):
         if self._reading is not None:
             self._reading.finish()
             self._reading = None
+            self._head_bytes = 0
 
     # What exchanges say.
 
