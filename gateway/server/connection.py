@@ -335,7 +335,7 @@ class Connection(asyncio.Protocol):
         """It has been idle, or over, for this long."""
         if self._is_over and age_s > LINGER_S:
             self.abort()
-        elif not self._is_over and age_s > IDLE_S and self.transport is not None:
+        elif not self._is_over and age_s > IDLE_S and self.transport is not None and not self.transport.is_closing():
             self.transport.close()
 
     def _refuse(self, error: WarrenError) -> None:
