@@ -5,9 +5,12 @@ could be read in two ways, is too long or comes too slowly is refused here, and 
 """
 
 import asyncio
+import fcntl
 import logging
 import socket
 import struct
+import sys
+import termios
 from collections import deque
 from collections.abc import Awaitable
 from typing import Any, Protocol, cast
@@ -30,6 +33,7 @@ HEAD_S = 10.0  # for a head, from its first byte on
 IDLE_S = 75.0  # between two requests, and before the first one
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"expect", b"upgrade"})
 RESET = struct.pack("ii", 1, 0)
+UNREAD_S = 60.0  # for a client to take anything of replies that are complete
 LINGER_S = 2.0  # for a client to read a refusal while it still sends
 
 
@@ -73,14 +77,17 @@ class Connection(asyncio.Protocol):
         self._parser: httptools.HttpRequestParser | None = None
         self._exchanges: deque[Exchange] = deque()
         self._reading: Exchange | None = None  # whose body comes in
-        self._is_paused = False  # nothing is read before somebody has taken what there is of a body
+        self._is_full = False  # somebody has to take what there is of a body first
         self._room: asyncio.Future[None] | None = None  # done when the client takes bytes again
+        self._is_paused = False  # nothing is read, for one of these reasons or both
+        self._is_held = False  # the first exchange has not begun: the client has to take bytes first
+        self._unread = 0  # bytes of replies that the client had not taken when they were last looked at
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = False
-        self._head_bytes = 0
+        self._head_bytes = 0  # that came since a head or a piece of a body was complete: of a head, or of trailers
         self._alone: dict[str, Any] | None = None  # the scope of a request without a body that came all by itself
-        self._since_s = serving.now_s  # when it became what it is: in a head, idle, or over
+        self._since_s = serving.now_s  # when it became what it is (in a head, idle, over) or the client took bytes
         self._is_over = False  # nothing more is read but to be dropped
         self._socket: dict[str, Any] | None = None  # the scope of a WebSocket that was asked for
         self._refusal: WarrenError | None = None  # of what came behind requests that are still being answered
@@ -108,12 +115,11 @@ class Connection(asyncio.Protocol):
             return
         self._alone = None
         self._parse(data)
-        if is_new and self._alone is not None and self._reading is None and not self._in_head:
+        if is_new and self._alone is not None and self._is_between:
             self._serving.know(data, self._alone)
 
     def _parse(self, data: bytes) -> None:
-        if self._reading is None:
-            self._head_bytes += len(data)
+        self._head_bytes += len(data)
         if self._parser is None:
             self._parser = httptools.HttpRequestParser(self)
         try:
@@ -124,7 +130,7 @@ class Connection(asyncio.Protocol):
             cause = error.__context__
             self._refuse(cause if isinstance(cause, WarrenError) else BadFraming(f"this is not HTTP/1.1: {error}"))
         else:
-            if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+            if self._head_bytes > MAX_HEAD_BYTES and (self._in_head or self._reading is not None):
                 self._refuse(HeadTooLarge(MAX_HEAD_BYTES, MAX_HEADERS))
 
     def eof_received(self) -> None:
@@ -142,11 +148,30 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._room = self.loop.create_future()
+        self._heed()
 
     def resume_writing(self) -> None:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         self._room = None
+        self._heed()
+        if self._is_held and not self.is_lost:
+            self._is_held = False
+            if self._exchanges:
+                self._serving.take(self._exchanges[0])
+
+    def _heed(self) -> None:
+        """Read, unless a body waits for somebody or replies wait for the client. What is dropped need not wait."""
+        is_paused = self._is_full or (self._room is not None and not self._is_over)
+        if is_paused == self._is_paused or self.transport is None:
+            return
+        self._is_paused = is_paused
+        if is_paused:
+            self.transport.pause_reading()
+            return
+        self.transport.resume_reading()
+        if self._in_head:
+            self._since_s = self._serving.now_s  # it could not come
 
     # What the parser says. What is raised here is the context of what comes out of `feed_data`.
 
@@ -197,18 +222,24 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, exchange: Exchange) -> None:
         self._exchanges.append(exchange)
-        if len(self._exchanges) == 1:
+        if len(self._exchanges) > 1:
+            return
+        if self._room is None:
             self._serving.take(exchange)
+        else:
+            self._is_held = True
 
     def on_body(self, data: bytes) -> None:
-        if self._reading is not None and not self._reading.feed(data) and self.transport is not None:
-            self._is_paused = True
-            self.transport.pause_reading()
+        self._head_bytes = 0
+        if self._reading is not None and not self._reading.feed(data):
+            self._is_full = True
+            self._heed()
 
     def on_message_complete(self) -> None:
         if self._reading is not None:
             self._reading.finish()
             self._reading = None
+            self._head_bytes = 0
 
     # What exchanges say.
 
@@ -224,9 +255,9 @@ class Connection(asyncio.Protocol):
         return self._serving.answer(exchange)
 
     def read_on(self) -> None:
-        if self._is_paused and self.transport is not None:
-            self._is_paused = False
-            self.transport.resume_reading()
+        if self._is_paused:
+            self._is_full = False
+            self._heed()
 
     def replied(self, *, keep: bool) -> None:
         self._exchanges.popleft()
@@ -234,6 +265,8 @@ class Connection(asyncio.Protocol):
         self.read_on()  # there may be a body that nobody took
         if not keep:
             self.finish()
+        elif self._exchanges and self._room is not None:
+            self._is_held = True
         elif self._exchanges:
             self._serving.take(self._exchanges[0])
         elif self._refusal is not None:
@@ -264,6 +297,11 @@ class Connection(asyncio.Protocol):
         """No request is under way."""
         return not self._exchanges
 
+    @property
+    def _is_between(self) -> bool:
+        """What has come ends with a request, and another may follow."""
+        return self._reading is None and not self._in_head and not self._is_over and self._socket is None
+
     def finish(self) -> None:
         """No more requests. The client may have something under way: it is read, or our last words would be lost."""
         self._is_over = True
@@ -280,18 +318,30 @@ class Connection(asyncio.Protocol):
     def look(self, now_s: float) -> None:
         """Once a second: is it too late for something?"""
         age_s = now_s - self._since_s
-        if self._is_over:
-            if self.is_idle and age_s > LINGER_S:
-                self.abort()
-        elif self._in_head:
+        if self._in_head and not self._is_over and not self._is_paused:
             if age_s > HEAD_S:
                 self._refuse(SlowHead(f"the head of the request did not come within {HEAD_S:g} s"))
-        elif self.is_idle and age_s > IDLE_S and self.transport is not None:
+        elif (self.is_idle or self._is_held or self._is_over) and self.transport is not None:
+            unread = _unread(self.transport)
+            if unread != self._unread:
+                self._unread, self._since_s = unread, now_s
+            elif unread:
+                if age_s > UNREAD_S:
+                    self.abort()
+            elif self.is_idle:
+                self._let_go(age_s)
+
+    def _let_go(self, age_s: float) -> None:
+        """It has been idle, or over, for this long."""
+        if self._is_over and age_s > LINGER_S:
+            self.abort()
+        elif not self._is_over and age_s > IDLE_S and self.transport is not None and not self.transport.is_closing():
             self.transport.close()
 
     def _refuse(self, error: WarrenError) -> None:
         """Say no and hang up, behind the replies that are due. Nobody knows where another request would begin."""
         self._is_over = True
+        self._since_s = self._serving.now_s
         if self._reading is not None:
             self._tell(error)
             self._reading.break_off()  # whoever answers sees a body that does not go on, and says so
@@ -316,7 +366,7 @@ class Connection(asyncio.Protocol):
             self._parser = None
             if rest:
                 self.data_received(rest)
-        elif self._exchanges:
+        elif self._exchanges or self._room is not None:
             self._refuse(BadFraming("a WebSocket must not wait behind another request"))
         elif self.transport is not None:
             self._serving.closed(self)
@@ -324,3 +374,16 @@ class Connection(asyncio.Protocol):
 
     def _head_size(self) -> int:
         return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
+
+
+def _unread(transport: asyncio.Transport) -> int:
+    """Bytes that the client has not taken, with those in the kernel as long as it has no room for more."""
+    ours = transport.get_write_buffer_size()
+    if not ours:
+        return 0
+    found = transport.get_extra_info("socket")
+    try:
+        kernels = fcntl.ioctl(-1 if found is None else found.fileno(), termios.TIOCOUTQ, bytes(4))
+    except (OSError, ValueError):  # it is just being closed
+        return ours
+    return ours + int.from_bytes(kernels, sys.byteorder)

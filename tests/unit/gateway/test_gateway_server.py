@@ -73,6 +73,14 @@ async def test_what_another_has_asked_has_the_next_ones_address() -> None:
         assert "mine" not in served.server.known[GET].scope
 
 
+@pytest.mark.parametrize("rest", [b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n", b"\0\r\n\r\n"])
+async def test_only_what_was_one_whole_request_is_remembered(rest: bytes) -> None:
+    async with serving(echo) as served:
+        said = await raw(served.port, GET + b"GET /w HTTP/1.1\r\nHost: x\r\n" + rest)
+        assert not served.server.known
+    assert [each[:3] for each in replies(said)] == [b"200", b"400"]
+
+
 async def test_requests_at_once_are_answered_in_their_order() -> None:
     post = b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
     async with serving(echo) as served:
@@ -251,6 +259,27 @@ async def test_a_body_that_is_broken_looks_to_who_answers_like_a_client_that_lef
         assert served.codes == ["bad_framing"]
     assert len(replies(said)) == 1
     assert said.endswith(b"PUT /   (left)")
+
+
+@pytest.mark.parametrize("begun", [b"0\r\nx: ", b"2\r\nhi\r\n0\r\n" + b"x: y\r\n" * 20_000, b"1;x="])
+async def test_what_is_in_a_body_and_not_of_it_has_a_limit(begun: bytes) -> None:
+    asked = b"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with serving(echo) as served:
+        said = await raw(served.port, asked, begun, *[b"a" * 65536] * 16)
+        assert served.codes == ["head_too_large"]
+    assert said.endswith(b" (left)")
+
+
+async def test_a_long_body_with_trailers_is_no_long_head() -> None:
+    asked = b"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks = [b"%x\r\n" % (1 << 20), *[b"b" * 65536] * 16, b"\r\n", *[b"1\r\nc\r\n" * 20_000] * 2]
+    trailers = [b"0\r\n", *[b"x: " + b"y" * 10_000 + b"\r\n"] * 6, b"\r\n"]
+    async with serving(echo) as served:
+        said = await raw(
+            served.port, asked, *chunks, *trailers, b"GET / HTTP/1.1\r\n", b"X: " + b"z" * 10_000, b"\r\n\r\n"
+        )
+        assert served.codes == []
+    assert [len(each) > (1 << 20) + 40_000 for each in replies(said)] == [True, False]
 
 
 async def test_more_requests_at_once_than_anybody_needs_are_refused() -> None:
