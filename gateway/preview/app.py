@@ -95,6 +95,7 @@ class Previews:
 
     def _refusing(self, error: WarrenError) -> Asgi:
         async def answer(scope: Any, _receive: Any, send: Any) -> None:
+            self._auth.visitor(scope[CALL].address)
             await self._refuse(scope, send, error)
 
         return answer
