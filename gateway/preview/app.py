@@ -18,6 +18,7 @@ from gateway.headers import asked_headers
 from gateway.passes import Passes
 from gateway.preview.kept import Kept
 from gateway.preview.mending import COOKIE, keys_in, passes_in, to_browser, to_service
+from gateway.preview.origins import SAFE, is_from_elsewhere
 from gateway.preview.pages import HEADERS, page, wants_page
 from gateway.preview.where import MAX_HOST_CHARS, Where, where
 from gateway.proxy import forward
@@ -32,6 +33,7 @@ PRIVATE = (
     "(curl -L -b '' LINK), or send the owner's key (Authorization: Bearer KEY)"
 )
 REFUSED = "gateway.preview_refused"  # in the audit
+PASSES_A_TOKEN = 16  # checking a signature costs more than the rest of a request
 EVERYBODY = ""  # the owner in a ticket for a visitor who has not said who they are
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Pairs = list[tuple[bytes, bytes]]
@@ -93,12 +95,13 @@ class Previews:
 
     def _refusing(self, error: WarrenError) -> Asgi:
         async def answer(scope: Any, _receive: Any, send: Any) -> None:
+            self._auth.visitor(scope[CALL].address)
             await self._refuse(scope, send, error)
 
         return answer
 
     async def _answer(self, found: Where, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and found.given is not None and scope["method"] in ("GET", "HEAD"):
+        if scope["type"] == "http" and found.given is not None and scope["method"] in SAFE:
             await self._let_in(found, scope, send)
         elif scope["type"] == "http" and not found.target.startswith("/"):
             await _redirect(send, 308, f"{found.prefix}/{found.target}")  # so that what is relative on it is below it
@@ -119,7 +122,8 @@ class Previews:
         await _redirect(send, 303, found.prefix + target, (b"set-cookie", cookie.encode()))
 
     def _owner(self, found: Where, scope: Any) -> str:
-        """For whom the visitor speaks. A key that is wrong is refused, a pass that is over is as good as none."""
+        """For whom the visitor speaks. A key that is wrong is refused, a pass that is over, or that a page of
+        another preview makes use of, is as good as none."""
         call = scope[CALL]
         if keys := _keys(scope):
             call.caller = self._auth.caller(secret_of(keys, scope["type"] == "websocket"), call.address)
@@ -127,7 +131,11 @@ class Previews:
             owner: str = call.caller.owner
             return owner
         self._auth.visitor(call.address)
-        for given in passes_in(scope["headers"]):
+        if is_from_elsewhere(found, scope):
+            return EVERYBODY
+        for number, given in enumerate(passes_in(scope["headers"]), 1):
+            if number % PASSES_A_TOKEN == 0:
+                self._auth.visitor(call.address)
             try:
                 return self._passes.read(given, found.label)[0]
             except BadTicket:
@@ -143,7 +151,7 @@ class Previews:
                 raise
             if visit.is_public:
                 raise PreviewPrivate(PRIVATE) from None
-            if scope.get("method", "GET") not in ("GET", "HEAD"):  # others may have a body, which is read once
+            if scope.get("method", "GET") not in SAFE:  # others may have a body, which is read once
                 raise
             if scope["type"] == "websocket":
                 scope[CONNECTED] = True
@@ -203,7 +211,7 @@ class Previews:
             call = scope[CALL]
             told = {"code": error.code, "host": _host_of(scope)}
             call.services.refusals.add(REFUSED, request=call.request_id, address=call.address, **told)
-        if scope["type"] != "http" or not wants_page(scope["headers"]) or scope["method"] not in ("GET", "HEAD"):
+        if scope["type"] != "http" or not wants_page(scope["headers"]) or scope["method"] not in SAFE:
             raise error
         body = page(error, scope[CALL].request_id)
         headers = [*HEADERS, (b"content-length", b"%d" % len(body))]

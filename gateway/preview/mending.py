@@ -12,7 +12,6 @@ from gateway.headers import Pairs
 from gateway.preview.where import Where
 
 COOKIE = "warren-preview"
-MAX_PASSES = 4  # of those that a browser sends; a page of another preview may have set some
 BEARER = b"bearer "
 KEY_HEADERS = (b"authorization", b"x-api-key")
 # Not pages of the gateway's origin: a page in the path form has no origin at all, so it cannot act as one of ours.
@@ -46,9 +45,8 @@ def _is_key(name: bytes, value: bytes) -> bool:
 
 
 def passes_in(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
-    """The passes that a browser sends."""
-    found = [value.strip() for name, value in _cookies(headers) if name == COOKIE]
-    return found[:MAX_PASSES]
+    """All passes that a browser sends, each once: a page of another preview may have set some."""
+    return list(dict.fromkeys(value.strip() for name, value in _cookies(headers) if name == COOKIE))
 
 
 def to_service(headers: Iterable[tuple[bytes, bytes]], where: Where) -> Pairs:

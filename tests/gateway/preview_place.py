@@ -59,6 +59,11 @@ class Place:
         url: str = reply.json["url"]
         return url
 
+    async def cookie(self, port: int) -> str:
+        """What a browser sends after a link was opened."""
+        opened = await self.of(port, "/" + self.link(port).partition(DOMAIN)[2].partition("/")[2])
+        return opened["set-cookie"].partition(";")[0]
+
     async def get(self, target: str = "/", method: str = "GET", body: bytes = b"", **headers: str) -> Reply:
         """One request on a connection of its own, read to its end or its cut."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.gateway.port)

@@ -72,3 +72,19 @@ async def test_a_socket_without_key_or_link_is_refused_before_it_is_opened(place
             async with dial(place, port, **headers) as socket:
                 await socket.send("hello")
                 assert await socket.recv() == "hello"
+
+
+async def test_a_pass_opens_a_socket_for_pages_of_this_preview_and_not_for_those_beside_it(place: Place) -> None:
+    beside = "http://3000-sb-bbbbbbbbbbbbbbbb.box.test"
+    async with echoing() as (port, opened), asyncio.timeout(LIMIT_S):
+        cookie = await place.cookie(port)
+        for origin in (beside, "null"):
+            with pytest.raises(InvalidStatus) as refused:
+                async with dial(place, port, Cookie=cookie, Origin=origin):
+                    pass
+            assert (refused.value.response.status_code, opened) == (401, [])
+        own = f"http://{place.host(port)}:{place.gateway.port}"
+        for headers in ({"Cookie": cookie, "Origin": own}, {"X_API_Key": place.key, "Origin": beside}):
+            async with dial(place, port, **headers) as socket:
+                await socket.send("hello")
+                assert await socket.recv() == "hello"

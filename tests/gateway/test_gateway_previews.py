@@ -110,6 +110,23 @@ async def test_a_link_becomes_a_cookie_that_opens_this_preview_only(place: Place
         assert (await place.of(port, Cookie=pair[:-2] + "xx")).status == 401
 
 
+async def test_a_page_beside_a_preview_changes_nothing_with_its_visitors_pass(place: Place) -> None:
+    async with service(mirror) as port:
+        cookie = await place.cookie(port)
+        own, beside = f"http://{place.host(port)}", f"http://3000-sb-bbbbbbbbbbbbbbbb.{DOMAIN}"
+        for method in ("POST", "DELETE"):
+            assert (await place.of(port, method=method, Cookie=cookie, Origin=own)).status == 200
+            assert (await place.of(port, method=method, Cookie=cookie, Origin=beside)).status == 401
+            assert (await place.as_owner(port, method=method, Origin=beside)).status == 200
+        assert (await place.of(port, Cookie=cookie, Origin=beside)).json["origin"] == beside
+
+
+async def test_a_pass_is_found_behind_any_number_of_others(place: Place) -> None:
+    async with service(mirror) as port:
+        others = "; ".join(f"warren-preview=wt1.{number}.x" for number in range(40))
+        assert (await place.of(port, Cookie=f"{others}; {await place.cookie(port)}")).status == 200
+
+
 async def test_curl_opens_a_link_as_a_refusal_tells_it_to(place: Place) -> None:
     async with service(mirror) as port:
         told = (await place.of(port)).json["error"]["message"]

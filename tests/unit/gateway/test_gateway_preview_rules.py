@@ -6,6 +6,7 @@ import pytest
 
 from contract.errors import WarrenError
 from gateway.preview.mending import keys_in, passes_in, to_browser, to_service
+from gateway.preview.origins import is_from_elsewhere
 from gateway.preview.where import Where, where
 
 ID = "sb-abcdefghijklmn23"
@@ -105,6 +106,48 @@ def test_our_keys_and_passes_never_reach_a_service() -> None:
     assert sent(*given) == [("cookie", "theirs=1")]
     assert len(keys_in([(name.encode(), value.encode()) for name, value in given])) == 3
     assert passes_in([(b"cookie", b"a=1; warren-preview=x; warren-preview=y")]) == ["x", "y"]
+
+
+def test_no_number_of_passes_hides_the_one_behind_them() -> None:
+    many = "; ".join(f"warren-preview={number}" for number in range(500))
+    assert passes_in([(b"cookie", f"{many}; warren-preview=0; warren-preview=last".encode())])[500:] == ["last"]
+
+
+OWN = (b"origin", BY_HOST.origin.encode())
+BESIDE = (b"origin", b"https://3000-sb-bbbbbbbbbbbbbbbb.box.dev")
+NOWHERE = (b"origin", b"null")
+SAME, SITE = (b"sec-fetch-site", b"same-origin"), (b"sec-fetch-site", b"same-site")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", None])
+@pytest.mark.parametrize(
+    ("headers", "elsewhere"),
+    [
+        ([], False),
+        ([OWN], False),
+        ([NOWHERE, SAME], False),
+        ([BESIDE], True),
+        ([BESIDE, SAME], True),
+        ([OWN, BESIDE], True),
+        ([NOWHERE], True),
+        ([NOWHERE, SITE], True),
+        ([NOWHERE, SITE, SAME], True),
+        ([(b"origin", OWN[1] + b":8443")], True),
+        ([(b"origin", OWN[1].replace(b"https", b"http"))], True),
+        ([(b"origin", b"")], True),
+    ],
+)
+def test_a_page_beside_a_preview_may_do_no_more_than_ask_to_read(
+    method: str | None, headers: list[tuple[bytes, bytes]], elsewhere: bool
+) -> None:
+    scope = {"type": "websocket"} if method is None else {"type": "http", "method": method}
+    assert is_from_elsewhere(BY_HOST, {**scope, "headers": headers}) == (elsewhere and method != "GET")
+
+
+def test_a_page_over_https_is_its_own_where_something_else_ends_tls() -> None:
+    over_http = Where(ID, 3000, "/", "", f"http://3000-{ID}.box.dev")
+    assert not is_from_elsewhere(over_http, {"type": "websocket", "headers": [OWN]})
+    assert is_from_elsewhere(over_http, {"type": "websocket", "headers": [BESIDE]})
 
 
 def test_the_users_own_credentials_do() -> None:
