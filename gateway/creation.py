@@ -33,6 +33,7 @@ MAX_HOSTS = 4  # that are tried for one sandbox
 LOOK_S = 0.2
 UNDO_TRIES = 6
 UNDO_S = 1.0  # before the second try; then twice as long each time
+REPLAYED = b"idempotent-replayed"  # of a reply that a host has kept
 UNDER_WAY = (State.PENDING, State.STARTING)
 # What a host says when it has done nothing, and another may.
 ELSEWHERE = frozenset({"no_capacity", "draining", "host_pressure", "ledger_full", "not_ready"})
@@ -85,6 +86,22 @@ class Made:
     answer: Answer
 
 
+def is_replayed(answer: Answer) -> bool:
+    """Whether a host says again what it said the first time."""
+    return any(name == REPLAYED for name, _ in answer.headers)
+
+
+def _only_if_kept(where: Place, answer: Answer | None) -> None:
+    """Raises a refusal of a repeat, unless the host has it from the first time: only that says that nothing was made.
+
+    The reservation stays: a later repeat finds out what became of it, or whoever settles the book.
+    """
+    if answer is None:
+        raise HostUnreachable(f"{where.host}, the host of this idempotency key's sandbox, cannot be reached")
+    if not is_replayed(answer):
+        answer.or_raise()
+
+
 class Creation:
     def __init__(
         self, hosts: Hosts, quotas: Quotas, background: Background, *, entropy: Callable[[int], bytes]
@@ -100,7 +117,10 @@ class Creation:
         return Wish(key, wanted, body, request_id, repeat_of(key.owner, idempotency_key, body))
 
     async def create(self, wish: Wish) -> Made:
-        """Create it somewhere. Raises with nothing left of it, or `HostUnreachable` if that is not known."""
+        """Create it somewhere. Raises with nothing left of it, or `HostUnreachable` if that is not known.
+
+        A repeat that is refused leaves what the first has made, and its reservation, as they were.
+        """
         tried: set[str] = set()
         refused: HostSaid | None = None
         while len(tried) < MAX_HOSTS:
@@ -113,8 +133,8 @@ class Creation:
             answer = await self._created_or_undone(wish, where)
             if answer is not None and answer.status < 400:
                 return Made(where.sandbox, answer)
-            if answer is None and reserved.repeated:
-                raise HostUnreachable(f"{where.host}, the host of this idempotency key's sandbox, cannot be reached")
+            if reserved.repeated:
+                _only_if_kept(where, answer)
             refused = await self._given_back(wish, where, answer)
             tried.add(where.host)
         raise refused or no_room(wish.wanted, self._hosts.records())

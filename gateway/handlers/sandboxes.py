@@ -14,7 +14,7 @@ from contract.fields import Fields
 from contract.ids import sandbox_id
 from contract.states import State
 from contract.tickets import Access
-from gateway.creation import Made
+from gateway.creation import Made, is_replayed
 from gateway.errors import HostUnreachable
 from gateway.handlers.queries import read_query, whose
 from gateway.hosts import Answer
@@ -64,7 +64,7 @@ async def _left(request: Request) -> None:
 
 
 def _replayed(answer: Answer) -> dict[str, str]:
-    return {"Idempotent-Replayed": "true"} if any(name == b"idempotent-replayed" for name, _ in answer.headers) else {}
+    return {"Idempotent-Replayed": "true"} if is_replayed(answer) else {}
 
 
 def _idempotency_key(request: Request) -> str | None:

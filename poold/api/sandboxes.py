@@ -10,7 +10,7 @@ from contract import asked
 from contract.errors import BadField
 from contract.fields import Fields
 from contract.ids import sandbox_id
-from contract.models import MAX_PORT, CreateSandbox
+from contract.models import MAX_PORT, CreateSandbox, Sandbox
 from contract.tickets import Access
 from poold.api.audited import using
 from poold.api.listing import cursor, read_query
@@ -27,8 +27,12 @@ async def create(request: Request) -> Response:
     """A new sandbox, under the id that the ticket names. The operator's gets one from us."""
     found, ticket = services(request), ticket_of(request)
     new_id = None if ticket is None else sandbox_id(ticket.sandbox or "")
-    wanted = CreateSandbox.parse(await read_body(request), found.facts.limits)
-    make = partial(found.sandboxes.create, wanted, caller_of(request), new_id)
+    body, caller = await read_body(request), caller_of(request)
+
+    async def make() -> Sandbox:
+        # Not before it is known that this is no repeat: our limits may be others since the first.
+        return await found.sandboxes.create(CreateSandbox.parse(body, found.facts.limits), caller, new_id)
+
     if new_id is not None and (key := asked_of(request)) is not None:
         return await once(request, new_id, key, make)
     return created(await make())

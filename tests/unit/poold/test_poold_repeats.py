@@ -61,6 +61,22 @@ async def test_a_repeat_with_another_request_is_refused(tmp_path: Path) -> None:
         assert (other.status, other.code) == (422, "key_reused")
 
 
+async def test_a_repeat_is_answered_also_where_its_request_would_be_refused_by_now(tmp_path: Path) -> None:
+    """What a client left open its gateway fills in, and not always as the first time."""
+    async with open_host(tmp_path) as host:
+        first = await create(host)
+        again = await create(host, memory_mb=1 << 30)
+        assert (again.status, again.body, is_replayed(again)) == (201, first.body, True)
+        assert (await create(host, OTHER, memory_mb=1 << 30)).code == "key_reused"
+
+
+async def test_a_request_that_is_wrong_is_refused_again_as_it_was(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        first, again = [await create(host, vcpus="many") for _ in range(2)]
+        assert (first.status, is_replayed(first)) == (400, False)
+        assert (again.status, again.body, is_replayed(again)) == (400, first.body, True)
+
+
 async def test_without_a_key_nothing_is_kept_and_the_same_id_is_refused(tmp_path: Path) -> None:
     async with open_host(tmp_path) as host:
         assert (await create(host, None)).status == 201
