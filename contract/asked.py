@@ -71,6 +71,23 @@ class EventsAsked:
 
 
 @dataclass(frozen=True)
+class EgressAsked:
+    """Connections of a sandbox, behind number `after`."""
+
+    after: int
+    limit: int
+    verdict: str | None  # only these
+
+    @classmethod
+    def read(cls, query: Query) -> "EgressAsked":
+        return cls(
+            after=query.integer("after", low=0, high=MAX_NUMBER, default=0),
+            limit=query.integer("limit", low=1, high=MAX_PAGE, default=DEFAULT_PAGE),
+            verdict=query.text("verdict", max_chars=16, choices=("allowed", "refused"), default=None),
+        )
+
+
+@dataclass(frozen=True)
 class FileAsked:
     path: str
     user: str | None

@@ -102,12 +102,15 @@ class Fields:
                 raise BadField(self._within + name, key, f"names must match {names}")
         return value
 
-    def text_list(self, name: str, *, max_chars: int, max_count: int, choices: Sequence[str] = ()) -> list[str]:
+    def text_list(
+        self, name: str, *, max_chars: int, max_count: int, choices: Sequence[str] = (), pattern: str | None = None
+    ) -> list[str]:
         value = self.raw(name, [])
         if not isinstance(value, list) or len(value) > max_count:
             raise BadField(self._within + name, value, f"must be a list of at most {max_count} strings")
-        named = [(f"{self._within}{name}[{i}]", item) for i, item in enumerate(value)]
-        return [_one_of(which, checked_text(which, item, max_chars), choices) for which, item in named]
+        named = {f"{name}[{i}]": item for i, item in enumerate(value)}
+        items = Fields(named, self._within)
+        return [items.text(which, max_chars=max_chars, pattern=pattern, choices=choices) for which in named]
 
     def integer_list(self, name: str, *, low: int, high: int, max_count: int) -> list[int]:
         value = self.raw(name, [])

@@ -10,6 +10,7 @@ from typing import Any
 
 from contract.errors import BadField
 from contract.fields import Fields
+from contract.network import Network
 from contract.states import State
 
 MAX_ENV = 256
@@ -119,6 +120,7 @@ class CreateSandbox:
     env: dict[str, str] = field(repr=False)  # may hold secrets: never in a log
     metadata: dict[str, str]
     public_ports: tuple[int, ...] = ()
+    network: Network | None = None  # as the key, the image or the host says
 
     @classmethod
     def parse(cls, body: bytes, limits: ShapeLimits) -> "CreateSandbox":
@@ -139,6 +141,7 @@ class CreateSandbox:
             env=_environment(fields),
             metadata=fields.texts("metadata", max_chars=MAX_METADATA_CHARS, max_count=MAX_METADATA),
             public_ports=_public_ports(fields),
+            network=Network.read_from(fields),
         )
 
 
@@ -193,6 +196,8 @@ class Sandbox:
     generation: int = 0  # how often its machine was told who it is
     reason: str | None = None
     public_ports: tuple[int, ...] = ()  # that anybody may reach through a gateway; in order, each once
+    network: Network = field(default_factory=Network)  # what it may reach; the levels above may allow less
+    within: tuple[Network, ...] = ()  # those of its key and its image, which it never gets out of
     next: Next | None = None  # not in the ledger: it follows from the rest and from what is going on
 
     def view(self) -> dict[str, Any]:
@@ -207,6 +212,7 @@ class Sandbox:
             "disk_mb": self.shape.disk_mb,
             "metadata": self.metadata,
             "public_ports": list(self.public_ports),
+            "network": self.network.view(),
             "created_ms": self.created_ms,
             "started_ms": self.started_ms,
             "paused_ms": self.paused_ms,

@@ -28,7 +28,7 @@ NO_NUL = r"^[^\u0000]*$"
 SPACES = r"\t-\r\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 NOT_BLANK = rf"^[^\u0000]*[^\u0000{SPACES}][^\u0000]*$"
 # What a reader is given for a text that it requires: the first of these that has the form asked for.
-SAMPLES = ("a", "1", "sb-aaaaaaaaaaaaaaaa", "0" * 64, "/a")
+SAMPLES = ("a", "1", "sb-aaaaaaaaaaaaaaaa", "0" * 64, "/a", "0.0.0.0/0")
 
 
 def schema_of(read: Callable[..., object], *more: Any) -> Schema:
@@ -141,8 +141,10 @@ class _Recorder(Fields):
         self._note(name, schema, None)
         return {}
 
-    def text_list(self, name: str, *, max_chars: int, max_count: int, choices: Sequence[str] = ()) -> list[str]:
-        items = text_schema(max_chars, choices=choices)
+    def text_list(
+        self, name: str, *, max_chars: int, max_count: int, choices: Sequence[str] = (), pattern: str | None = None
+    ) -> list[str]:
+        items = text_schema(max_chars, pattern, choices)
         self._note(name, {"type": "array", "items": items, "maxItems": max_count}, None)
         return []
 

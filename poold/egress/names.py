@@ -1,0 +1,27 @@
+"""Names of hosts, as they are compared. No I/O."""
+
+import re
+from functools import lru_cache
+
+from contract.network import HOST, MAX_NAME_CHARS
+
+_NAME = re.compile(HOST)
+
+
+@lru_cache(maxsize=4096)
+def canonical(text: str) -> str | None:
+    """`text` as all names are written here: small letters, no dot at the end. None if it is not a name.
+
+    What ends in a number is no name: resolvers take `2852039166`, `0xa9fea9fe` and `169.254.43518` for addresses.
+    """
+    name = text.removesuffix(".").lower()
+    if len(name) > MAX_NAME_CHARS or name.startswith("*") or not _NAME.fullmatch(name):
+        return None
+    return name
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a canonical `name` is what a rule says. `*.a.b` is every name below `a.b`, and not `a.b` itself."""
+    if pattern.startswith("*."):
+        return name.endswith(pattern[1:]) and len(name) > len(pattern) - 1
+    return name == pattern
