@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,12 @@ class Host:
     socket: Path  # for pooldctl
     environment: dict[str, str]
     gateway: Gateway  # who signs for those who ask
+    prefix: Sequence[str] = ()  # of its command, if it lives elsewhere
 
     def start(self) -> None:
         """Start poold, again if it was stopped."""
         with (self.folder / "log").open("ab") as log:
-            argv = [sys.executable, "-m", "poold"]
+            argv = [*self.prefix, sys.executable, "-m", "poold"]
             self.process = subprocess.Popen(argv, cwd=ROOT, env=self.environment, stdout=log, stderr=log)
 
     def stop(self) -> None:
@@ -64,7 +66,7 @@ class Host:
     def stop_all(self, **variables: str) -> None:
         """End every machine that a stopped poold left. Some variables may be others than it had."""
         with (self.folder / "log").open("ab") as log:
-            argv = [sys.executable, "-m", "poold", "--stop-all"]
+            argv = [*self.prefix, sys.executable, "-m", "poold", "--stop-all"]
             environment = {**self.environment, **variables}
             done = subprocess.run(argv, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=120, check=False)
         if done.returncode != 0:
@@ -107,9 +109,25 @@ class Host:
         return pages * os.sysconf("SC_PAGESIZE") / (1 << 20)
 
 
+class UnixConnection(http.client.HTTPConnection):
+    """A connection to the operator's entrance."""
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
 @contextlib.contextmanager
-def open_host(*, pool: str, state: Path | None = None, **variables: str) -> Iterator[Host]:
-    """Run a poold during the block. After it, poold and all its machines are gone. `state` may be used again."""
+def open_host(*, pool: str, state: Path | None = None, prefix: Sequence[str] = (), **variables: str) -> Iterator[Host]:
+    """Run a poold during the block. After it, poold and all its machines are gone. `state` may be used again.
+
+    With a `prefix` to its command it may be in namespaces of its own, and is asked by the operator's entrance.
+    """
     folder = Path(tempfile.mkdtemp(prefix="warren-"))
     run_dir = Path(tempfile.mkdtemp(prefix="warren-", dir="/run"))
     state = state or folder / "state"
@@ -127,7 +145,10 @@ def open_host(*, pool: str, state: Path | None = None, **variables: str) -> Iter
     }
     socket_path = Path(environment["POOLD_RUN_DIR"]) / "poold.sock"
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    host = Host(port, None, folder, state, connection, socket_path, environment, gateway)  # type: ignore[arg-type]
+    if prefix:
+        connection = UnixConnection(socket_path, timeout=120)
+    known = (folder, state, connection, socket_path, environment, gateway, prefix)
+    host = Host(port, None, *known)  # type: ignore[arg-type]
     host.start()
     try:
         yield host

@@ -11,14 +11,13 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from tests.bench.host import Host
+from tests.bench.host import Host, UnixConnection
 
 T = TypeVar("T")
 
@@ -54,17 +53,6 @@ class Reply:
         return self.status, self.json["error"]["code"]
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
-
-
 class Api:
     """One poold: at its port, with a ticket for each request, or at the operator's entrance."""
 
@@ -80,7 +68,7 @@ class Api:
         """An answer that is read piece by piece. Whoever leaves the block early hangs up."""
         ticket: Mapping[str, str] = {}
         if self._as_operator:
-            connection: http.client.HTTPConnection = _UnixConnection(self.host.socket, self._limit_s)
+            connection: http.client.HTTPConnection = UnixConnection(self.host.socket, self._limit_s)
         else:
             connection = http.client.HTTPConnection("127.0.0.1", self.host.port, timeout=self._limit_s)
             ticket = self.host.gateway.headers(method, path)

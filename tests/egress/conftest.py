@@ -1,0 +1,58 @@
+"""One world for all tests of this folder: a host with real microVMs in it, and an internet that they must not reach."""
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.bench.host import Host, open_host
+from tests.egress.internet import Internet, open_internet
+from tests.egress.world import World, open_world
+from tests.vm import traces
+from tests.vm.client import Api
+
+IMAGE = "minimal"
+SLOTS = 24
+# Nobody else's: the tests of other rooms may run on this host at the same time.
+BASE_UID = 290_000
+
+
+@pytest.fixture(scope="session")
+def world() -> Iterator[World]:
+    """Nothing is tried unless it is proven that nothing gets out of it."""
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("qemu-system-x86_64 is not installed")
+    assert os.geteuid() == 0, "these tests make network namespaces: run them as root"
+    before = traces.host_network()
+    with open_world() as world:
+        yield world
+    assert traces.host_network() == before
+
+
+@pytest.fixture(scope="session")
+def internet(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
+    with open_internet(world.internet, tmp_path_factory.mktemp("internet")) as internet:
+        yield internet
+
+
+@pytest.fixture(scope="session")
+def host(world: World, internet: Internet) -> Iterator[Host]:
+    """A poold whose way out is the test's internet and nothing else."""
+    with open_host(
+        pool=f"{IMAGE}=2-4",
+        prefix=world.host.inside([]),
+        POOLD_DEFAULT_IMAGE=IMAGE,
+        POOLD_SLOTS=str(SLOTS),
+        POOLD_BASE_UID=str(BASE_UID),
+    ) as host:
+        host.wait_until_warm()
+        yield host
+        assert host.process.poll() is None, host.log()[-3000:]
+        assert "unforeseen" not in host.log(), host.log()[-3000:]
+    assert traces.mentioning(host.state) == []
+
+
+@pytest.fixture(scope="session")
+def api(host: Host) -> Api:
+    return Api(host, as_operator=True)
