@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.bench.host import Host, open_host
+from tests.egress.attempts_addresses import POOLD_PORT
 from tests.egress.internet import Internet, open_internet
 from tests.egress.world import World, open_world
 from tests.vm import traces
@@ -42,6 +43,7 @@ def host(world: World, internet: Internet) -> Iterator[Host]:
     with open_host(
         pool=f"{IMAGE}=2-4",
         prefix=world.host.inside([]),
+        POOLD_LISTEN=f"127.0.0.1:{POOLD_PORT}",
         POOLD_DEFAULT_IMAGE=IMAGE,
         POOLD_SLOTS=str(SLOTS),
         POOLD_BASE_UID=str(BASE_UID),

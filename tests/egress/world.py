@@ -147,7 +147,7 @@ def _wire(host: Space, internet: Space) -> None:
 
 
 def _own_everything(internet: Space) -> None:
-    """Every address is the internet's own but the host's. One of IPv4 has to be in the local table to be spoken from."""
+    """Every address is the internet's own but the host's. IPv4 speaks only from addresses that the local table has."""
     internet.run("ip", "rule", "add", "pref", "10", "to", f"{HOST_4}/32", "table", "main")
     internet.run("ip", "rule", "add", "pref", "20", "table", "local")
     internet.run("ip", "rule", "delete", "pref", "0")
