@@ -13,7 +13,8 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from contract.models import Shape
-from poold.engines import Found, Limit, Machine, Progress, Settle, Snapshot, process, silent
+from poold import processes
+from poold.engines import Found, Limit, Machine, Progress, Settle, Snapshot, silent
 from poold.engines.qemu import argv, golden, made, saved
 from poold.engines.qemu.faults import as_engine_errors
 from poold.engines.qemu.inherited import Inherited, is_listening
@@ -177,7 +178,7 @@ class QemuEngine:
         return [self._found(name, pids.get(name)) for name in sorted(names)]
 
     def _found(self, name: str, pid: int | None) -> Found:
-        uid = None if pid is None else process.owner(pid)
+        uid = None if pid is None else processes.owner(pid)
         return Found(name, pid if uid is not None else None, saved.is_whole(self._machines / name), uid)
 
     async def adopt(self, machine_id: str, slot: Slot) -> Machine:
