@@ -197,6 +197,15 @@ class Metrics:
         self.ledger_commit_seconds = self._histogram("ledger_commit_seconds", "Commits of the ledger")
         self.ledger_group_size = self._histogram("ledger_group_size", "Writes that one commit had", bounds=SIZES)
         self.recovery_total = self._counter("recovery_total", "What was found at a start and how it went on", what=None)
+        self.egress_connections_total = self._counter(
+            "egress_connections_total",
+            "Connections of guests, and packets that were dropped",
+            verdict=("allowed", "refused"),
+            via=("connect", "http", "tls", "tcp", "dns", "packet"),
+        )
+        self.egress_bytes_total = self._counter(
+            "egress_bytes_total", "Bytes of guests' connections, from them and to them", way=("up", "down")
+        )
         self.host_pressure = self._gauge("host_pressure", "1 while the host is short of it", what=None)
 
     def _of_requests(self) -> None:

@@ -19,10 +19,10 @@ from typing import Any
 
 import orjson
 
+from contract.egress import Open, Row, Waiting
 from poold import processes
 from poold.egress.channel import Channel
 from poold.egress.policy import Policy
-from poold.egress.rows import Open, Row, Waiting
 from poold.errors import NetError
 from poold.lifetimes import finish
 from poold.slots import ProxySockets, Slot
@@ -50,7 +50,7 @@ class Told:
 
 
 class Zygote:
-    """The process that makes proxies; see `poold.egress.zygote`. Started when it is first needed, and again if it ends."""
+    """The process that makes proxies; see `poold.egress.zygote`. Started when it is needed, and again if it ends."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -124,7 +124,8 @@ class Proxy:
         self._number += 1
         try:
             await self._tell_rule()
-        except NetError:
+        except NetError as error:
+            log.error("a proxy cannot be told", extra={"slot": self.slot.number, "why": str(error)})
             await self._replace()
 
     async def end(self) -> None:
@@ -189,7 +190,8 @@ class Proxy:
         pid = hello.get("pid")
         if not isinstance(pid, int) or hello.get("slot") != self.slot.number or not self._is_ours(pid):
             channel.close()
-            raise NetError("reach", f"the proxy of slot {self.slot.number}", hint=f"another answers there: {hello!r:.100}")
+            hint = f"another answers there: {hello!r:.100}"
+            raise NetError("reach", f"the proxy of slot {self.slot.number}", hint=hint)
         self._pid, self._channel = pid, channel
         self.opens.clear()
         number = hello.get("number")
@@ -252,7 +254,7 @@ class Proxy:
                 return
 
     async def _replace(self) -> None:
-        """Another process in the place of the one that is there, if one is. It gets the rules before its guest is heard."""
+        """Another process in the place of the one that is there, if one is, under the same rules."""
         async with self._home.turn_of(self.slot):
             if self._is_ending:
                 return
@@ -345,6 +347,7 @@ class Proxies:
         for path in await asyncio.to_thread(lambda: sorted(self._folder.glob("*.sock"))):
             if path.stem.isdecimal() and not keep(int(path.stem)):
                 await self._end_left(path)
+                await asyncio.to_thread(path.unlink, missing_ok=True)
 
     async def _end_left(self, path: Path) -> None:
         try:
@@ -354,7 +357,6 @@ class Proxies:
                     await channel.farewell()
         except (TimeoutError, OSError, NetError, ValueError) as error:
             log.info("a proxy of a former daemon is gone", extra={"path": str(path), "why": str(error)})
-        path.unlink(missing_ok=True)
 
     def spawn(self, work: Any) -> "asyncio.Task[None]":
         return self._tasks.create_task(work)

@@ -48,6 +48,7 @@ class LocalEngine:
 
     name = "local"
     can_save = False
+    isolates = False
 
     def __init__(self, folder: Path, *, python: str, guest_path: Path, namespaces: bool = True) -> None:
         self._machines = folder / "machines"

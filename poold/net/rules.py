@@ -1,8 +1,8 @@
 """What may pass between a guest and its slot, as nftables sees it.
 
 The host side opens connections to the guest. The guest opens connections to one thing, its proxy: whatever it sends by
-TCP, and whatever it asks of any name server, is redirected there, and the proxy decides. All else is refused at once, so
-that a program fails instead of hanging, and is written to a log that the proxy reads (`PACKETS`).
+TCP, and whatever it asks of any name server, is redirected there, and the proxy decides. All else is refused at once,
+so that a program fails instead of hanging, and is written to a log that the proxy reads (`PACKETS`).
 """
 
 from poold.net.addresses import EXPLICIT, GUEST_ADDRESS, GUEST_MAC, HOST_ADDRESS, NAMES, PACKETS, TAP, TRANSPARENT

@@ -39,6 +39,7 @@ class QemuEngine:
 
     name = "qemu"
     can_save = True
+    isolates = True
 
     def __init__(
         self,
@@ -48,10 +49,13 @@ class QemuEngine:
         socket_in: SocketIn,
         open_tap: OpenTap,
         limit: Limit | None = None,
+        outfit: str = "",
     ) -> None:
+        """`outfit` stands for what `settle` puts into machines: with another one there are other snapshots."""
         self._machines = folder / "machines"
         self._snapshots = folder / "snapshots"
         self._accel = accel
+        self._outfit = outfit
         self._socket_in = socket_in
         self._open_tap = open_tap
         self._vms = Vms(self._machines, limit)
@@ -199,7 +203,7 @@ class QemuEngine:
 
     def _key(self, image: Image, shape: Shape) -> str:
         """Two snapshots with the same key are the same: everything that makes a difference is in it."""
-        layout = made.hardware(self._accel, shape)
+        layout = [self._outfit, *made.hardware(self._accel, shape)]
         facts = "\n".join([self._version, image.key, str(shape), golden.FORMAT, argv.KERNEL_ARGS, *layout])
         return f"{shape.image}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 

@@ -1,4 +1,4 @@
-"""What proxies tell of connections, as poold takes it: a proxy read what a guest said, so nothing is taken on trust."""
+"""Connections of sandboxes: what a proxy tells of them, and what callers are told. Hosts take nothing on trust."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +9,8 @@ VIAS = ("connect", "http", "tls", "tcp", "dns", "packet")
 MAX_TEXT = 300
 MAX_NUMBER = 1 << 53
 ENDED = "proxy_ended"
+# What callers are told of a row, beside its number and its time.
+TOLD = ("verdict", "via", "name", "address", "port", "rule", "why", "up", "down", "duration_ms", "times")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,12 @@ class Row:
     down: int
     duration_ms: int | None
     times: int
-    number: int  # of the proxy's own, from 1
+    number: int  # of the proxy's own, from 1; 0 if the host itself tells it
     id: int | None  # of the connection, if it was told when it began
+
+    def view(self) -> dict[str, Any]:
+        """What is kept of it, and told."""
+        return {name: getattr(self, name) for name in TOLD}
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> "Row":
