@@ -139,7 +139,6 @@ table inet warren {
     chain from_guest {
         type filter hook prerouting priority filter; policy accept;
         iifname != "v0" accept
-        meta nfproto ipv6 log prefix "ipv6" group 1 drop
         meta l4proto udp log prefix "udp" group 1 drop
         meta l4proto icmp log prefix "icmp" group 1 drop
         meta l4proto tcp log prefix "tcp" group 1 drop
@@ -151,7 +150,9 @@ table netdev warren {
         type filter hook ingress device "v0" priority -500; policy accept;
         ether saddr != 02:00:00:00:00:02 log prefix "mac-spoof" group 1 drop
         ether type arp log prefix "arp" group 1 drop
-        ether type != { ip, ip6 } log prefix "protocol" group 1 drop
+        # Here, because where IPv6 is switched off the kernel drops its packets before any later hook, and tells nobody.
+        ether type ip6 log prefix "ipv6" group 1 drop
+        ether type != ip log prefix "protocol" group 1 drop
     }
 }
 """
