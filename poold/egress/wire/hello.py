@@ -47,23 +47,25 @@ def read_hello(data: bytes) -> Hello | None:
     With `MAX_HELLO_BYTES` it never asks for more.
     """
     parts: list[bytes] = []
-    has, needs = 0, _MESSAGE_HEAD_BYTES
-    for part in _fragments(data):
+    promised = has = 0
+    needs = _MESSAGE_HEAD_BYTES
+    for part, size in _fragments(data):
         parts.append(part)
-        had, has = has, has + len(part)
-        if had < _MESSAGE_HEAD_BYTES:
+        promised += size
+        if has < _MESSAGE_HEAD_BYTES:
             needs = _message_bytes(b"".join(parts)[:_MESSAGE_HEAD_BYTES])
-        if has > needs:
+        has += len(part)
+        if has >= _MESSAGE_HEAD_BYTES and promised > needs:
             raise NotTls("the record has more than a hello in it")
-        if has == needs and has > _MESSAGE_HEAD_BYTES:
+        if has == needs:
             return _hello(b"".join(parts)[_MESSAGE_HEAD_BYTES:])
     if len(data) >= MAX_HELLO_BYTES:
         raise NotTls("the hello is too long")
     return None
 
 
-def _fragments(data: bytes) -> Iterator[bytes]:
-    """What the records in `data` hold, the last of them perhaps not to its end."""
+def _fragments(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """What the records in `data` hold, the last of them perhaps not to its end, each with how much it says it holds."""
     at = 0
     for _ in range(MAX_RECORDS):
         head = data[at : at + _RECORD_HEAD_BYTES]
@@ -74,7 +76,7 @@ def _fragments(data: bytes) -> Iterator[bytes]:
         part = data[at : at + size]
         at += size
         if part:
-            yield part
+            yield part, size
         if len(part) < size or len(head) < _RECORD_HEAD_BYTES:
             return
     if at < len(data):

@@ -38,8 +38,8 @@ _MAX_HEADS = 8
 class Dropped:
     """A packet that got nowhere. What its bytes do not tell is None.
 
-    `protocol` is tcp, udp, icmp, icmpv6, arp, `proto-N` with IP's number for another, `ether-XXXX` for what is not IP, or
-    `broken`. `ether-XXXX` has the two cards' addresses as source and destination, all others have those of their network.
+    `protocol` is tcp, udp, icmp, icmpv6, arp, `proto-N` with IP's number for another, `ether-XXXX` for what is not IP,
+    or `broken`. Source and destination are addresses of the network layer; those of `ether-XXXX` are the cards'.
     """
 
     why: str  # what the rule says
