@@ -75,7 +75,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
     async with (
         _opened(config, metrics) as ledger,
         _ground(config, ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
-        _proxies(config, ground, ledger, metrics, sources, todo) as proxies,
+        _proxies(config, ground, Connections(ledger, metrics, sources.now_ms), sources, todo.slots) as proxies,
     ):
         watch = Watch(config.state_dir, metrics, _thresholds(config))
         pool = Pool(
@@ -116,7 +116,7 @@ async def stop_all(config: Config, sources: Sources) -> None:
     async with (
         _opened(config, metrics) as ledger,
         _ground(config, ledger, sources, ends=True) as (ground, todo, _),
-        _proxies(config, ground, ledger, metrics, sources, reconcile.Plan()),
+        _proxies(config, ground, Connections(ledger, metrics, sources.now_ms), sources, ()),
     ):
         for action in todo.adopt:
             log.info("stopping", extra={"sandbox": action.sandbox.id})
@@ -174,7 +174,7 @@ async def _ground(
         if ground.cgroups is not None:
             running = {action.machine_id for action in todo.adopt}
             recovery.removed += await finish(asyncio.to_thread(_sweep_groups, ground.cgroups, running))
-        kept = set() if ends else {action.slot for action in todo.adopt}
+        kept = set() if ends else todo.slots
         async with _slots(config, ground, kept):
             yield ground, todo, recovery
     finally:
@@ -212,18 +212,16 @@ async def _slots(config: Config, ground: Ground, keep: Collection[int]) -> Async
 
 @contextlib.asynccontextmanager
 async def _proxies(
-    config: Config, ground: Ground, ledger: Ledger, metrics: Metrics, sources: Sources, todo: reconcile.Plan
+    config: Config, ground: Ground, told: Connections, sources: Sources, keep: Collection[int]
 ) -> AsyncIterator[Proxies | None]:
     """The proxies of machines, cleared of those whose machine is not taken over. None where nothing is isolated."""
     if not ground.engine.isolates:
         yield None
         return
-    told = Connections(ledger, metrics, sources.now_ms)
     folder = config.run_dir / "egress"
     proxies = Proxies(folder, lambda slot: ground.network().proxy_sockets(slot), told=told, now_ms=sources.now_ms)
     async with proxies.running():
-        kept = {action.slot for action in todo.adopt}
-        await proxies.sweep(lambda number: number in kept)
+        await proxies.sweep(keep)
         yield proxies
 
 

@@ -190,7 +190,7 @@ class Metrics:
             "vm_memory_bytes", "Memory that a sandbox's machine has for itself", sandbox=None
         )
         self.egress_bytes_total = self._counter(
-            "egress_bytes_total", "Bytes that a sandbox has sent to the world and received from it", sandbox=None
+            "egress_bytes_total", "Bytes that sandboxes have sent to the world and received from it", way=("up", "down")
         )
 
     def _of_the_host(self) -> None:
@@ -202,9 +202,6 @@ class Metrics:
             "Connections of guests, and packets that were dropped",
             verdict=("allowed", "refused"),
             via=("connect", "http", "tls", "tcp", "dns", "packet"),
-        )
-        self.egress_bytes_total = self._counter(
-            "egress_bytes_total", "Bytes of guests' connections, from them and to them", way=("up", "down")
         )
         self.host_pressure = self._gauge("host_pressure", "1 while the host is short of it", what=None)
 

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -342,10 +342,10 @@ class Proxies:
         self._all.discard(proxy)
         self._turns.pop(proxy.slot.number, None)
 
-    async def sweep(self, keep: Callable[[int], bool]) -> None:
+    async def sweep(self, keep: Collection[int]) -> None:
         """End every proxy that a former daemon left in a slot that is not to be kept."""
         for path in await asyncio.to_thread(lambda: sorted(self._folder.glob("*.sock"))):
-            if path.stem.isdecimal() and not keep(int(path.stem)):
+            if path.stem.isdecimal() and int(path.stem) not in keep:
                 await self._end_left(path)
                 await asyncio.to_thread(path.unlink, missing_ok=True)
 
