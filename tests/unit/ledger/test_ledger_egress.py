@@ -10,21 +10,21 @@ from poold.ledger import audit, egress, events, retention, sandboxes, usage
 from tests.unit.ledger.rows import box, count, memory
 
 ROW = Row(
-    "sb-0000000000000001",
-    2000,
-    "allowed",
-    "tls",
-    "a.example",
-    "93.184.215.14",
-    443,
-    "a.example:443",
-    None,
-    10,
-    20,
-    30,
-    1,
-    1,
-    7,
+    sandbox="sb-0000000000000001",
+    at_ms=2000,
+    verdict="allowed",
+    via="tls",
+    name="a.example",
+    address="93.184.215.14",
+    port=443,
+    rule="a.example:443",
+    why=None,
+    up=10,
+    down=20,
+    duration_ms=30,
+    times=1,
+    number=1,
+    id=7,
 )
 
 

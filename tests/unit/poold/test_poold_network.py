@@ -1,4 +1,4 @@
-"""Policies of sandboxes over the API: asked for, inherited, narrowed, changed. What proxies make of them is elsewhere."""
+"""Policies of sandboxes over the API: asked for, inherited, narrowed, changed."""
 
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("nothing_warm")
 MIRROR = HostRule("mirror.example", (443,))
 
 
-def asked(body: bytes) -> CreateSandbox:
+def wish(body: bytes) -> CreateSandbox:
     return CreateSandbox.parse(body, ShapeLimits(4, 4096, 4096))
 
 
@@ -63,9 +63,9 @@ async def test_a_sandbox_that_has_ended_has_no_policy_to_change(tmp_path: Path) 
 async def test_the_policy_of_a_key_is_the_default_and_stays_around_every_other(tmp_path: Path) -> None:
     async with open_host(tmp_path) as host:
         key = Caller("ann", None, Network(Mode.REGISTRIES))
-        inherited = await host.sandboxes.create(asked(b"{}"), key)
+        inherited = await host.sandboxes.create(wish(b"{}"), key)
         assert inherited.network.policy is Mode.REGISTRIES
-        asked = await host.sandboxes.create(asked(b'{"network": {"policy": "open"}}'), key)
+        asked = await host.sandboxes.create(wish(b'{"network": {"policy": "open"}}'), key)
         assert asked.network.policy is Mode.OPEN
         assert asked.within == (Within("key", Network(Mode.REGISTRIES)),)
 
