@@ -325,7 +325,12 @@ class Proxies:
                     for proxy in self._all:
                         proxy.let_go()
         finally:
-            await finish(asyncio.to_thread(self.zygote.close))
+            await finish(asyncio.to_thread(self._close))
+
+    def _close(self) -> None:
+        self.zygote.close()
+        with contextlib.suppress(OSError):  # where proxies go on, their files do
+            self._folder.rmdir()
 
     async def start(self, slot: Slot) -> Proxy:
         """A new proxy for a slot that has none, which denies everything."""
