@@ -125,6 +125,11 @@ def decide_address(policy: Policy, target: Target, address: Address, rule: str) 
     return Allowed(rule)
 
 
+def allows_nothing(policy: Policy) -> bool:
+    """Whether there is nothing at all that a guest could say to be let through, now or later."""
+    return not policy.levels or (not policy.hold_s and any(_is_empty(level) for level in policy.levels))
+
+
 def may_ask(policy: Policy, name: str) -> bool:
     """Whether a guest may hear an address for `name`: some port of it is allowed, or somebody may allow it later."""
     if policy.hold_s and policy.levels:
@@ -142,6 +147,10 @@ def level(name: str, network: Network, registries: Iterable[HostRule]) -> Level:
     is_open = network.policy is Mode.OPEN
     has_registries = is_open or network.policy is Mode.REGISTRIES
     return Level(name, is_open, network.allow, network.allow_addresses, tuple(registries) if has_registries else ())
+
+
+def _is_empty(level: Level) -> bool:
+    return not (level.is_open or level.hosts or level.nets or level.registries)
 
 
 def _rule(level: Level, target: Target) -> str | None:

@@ -8,7 +8,7 @@ import asyncio
 
 from poold.egress.addresses import Address, literal
 from poold.egress.names import canonical, matches
-from poold.egress.policy import Allowed, Policy, Target, decide
+from poold.egress.policy import Allowed, Policy, Target, allows_nothing, decide
 from poold.egress.proxy.firsts import First, read_first
 from poold.egress.proxy.refusals import Refusal
 from poold.egress.proxy.visits import FIRST_BYTES_S, Face, Meant, Visit, read_host
@@ -49,6 +49,8 @@ async def serve_transparent(visit: Visit, meant: Meant | None, own: str) -> None
     visit.mean(meant)
     if meant.address is not None and str(meant.address) == own:
         raise Refusal("own_address", f"{own} is the proxy itself, and has only its own ports")
+    if allows_nothing(visit.gate.policy):  # at once: there is no need to hear more
+        raise Refusal("policy", f"{meant.target} is not allowed: nothing is")
     if meant.port not in (_TLS_PORT, _HTTP_PORT) and _is_to_be_reached(visit.gate.policy, meant, knows=False):
         await visit.reach(meant.target)
     await _carry(visit, meant)
