@@ -13,16 +13,22 @@ import orjson
 
 from poold.egress.policy import Policy
 from poold.egress.proxy.gate import Gate
+from poold.egress.proxy.rows import ALIKE_S
 
 VERSION = 1
 MAX_LINE_BYTES = 8 * 1024 * 1024
 
 
 class Control:
-    """Hands on what poold says, and tells it what happens. `end` is called when poold says that it is over."""
+    """Hands on what poold says, and tells it what happens. `end` is called when poold says that it is over.
 
-    def __init__(self, listener: socket.socket, slot: int, pid: int, end: Callable[[], None]) -> None:
-        self.gate = Gate(self.tell, self.wake)
+    `alike_s`: for so long refusals that are alike are one row.
+    """
+
+    def __init__(
+        self, listener: socket.socket, slot: int, pid: int, end: Callable[[], None], *, alike_s: float = ALIKE_S
+    ) -> None:
+        self.gate = Gate(self.tell, self.wake, alike_s)
         self._listener = listener
         self._slot = slot
         self._pid = pid

@@ -13,7 +13,7 @@ from poold.egress.addresses import Address
 from poold.egress.policy import Policy, Refused, Target, Verdict, decide, decide_address
 from poold.egress.proxy.limits import Bucket, Meter
 from poold.egress.proxy.refusals import Refusal
-from poold.egress.proxy.rows import ALIKE_S, Row, Rows, shown
+from poold.egress.proxy.rows import Row, Rows, shown
 
 
 class Visitor(Protocol):
@@ -133,7 +133,7 @@ class _Held:
 class Gate:
     """Decides, and remembers what it let through. `tell` brings word to poold, or to nobody."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None], wake: Callable[[], None]) -> None:
+    def __init__(self, tell: Callable[[dict[str, Any]], None], wake: Callable[[], None], alike_s: float) -> None:
         self.policy = Policy()
         self.number = 0
         self.sandbox: str | None = None
@@ -142,6 +142,7 @@ class Gate:
         self.flows: dict[int, Flow] = {}
         self.held: dict[int, _Held] = {}
         self.tell = tell
+        self._alike_s = alike_s
         self._last_id = 0
         self._bucket = Bucket(self.policy.limits.connects_per_sec, time.monotonic())
 
@@ -229,7 +230,7 @@ class Gate:
         """Write down that something was refused."""
         row = Row(self.sandbox, _now_ms(), "refused", via, shown(name), address, port, why=why)
         if self.rows.refuse(row):
-            asyncio.get_running_loop().call_later(ALIKE_S, self.rows.flush)
+            asyncio.get_running_loop().call_later(self._alike_s, self.rows.flush)
 
     def next_id(self) -> int:
         self._last_id += 1

@@ -116,7 +116,7 @@ def read_request(head: bytes) -> Request:
 def _not_a_line(first: bytes) -> BadHead:
     if first.startswith(b"PRI * HTTP/2"):
         return BadHead("HTTP/2 without TLS is not spoken here", "h2c")
-    if re.search(rb"[ \t]HTTP/[0-9]", first, re.IGNORECASE):
+    if not first or re.search(rb"[ \t]HTTP/[0-9]", first, re.IGNORECASE):
         return BadHead("the first line of the request is not well-formed")
     return BadHead("this is not HTTP", "not_http")
 

@@ -74,17 +74,17 @@ async def _carry(visit: Visit, meant: Meant) -> None:
     if visit.upstream is not None and visit.flow is not None:
         visit.upstream.pour(visit.client, visit.flow.add_down)
     first = await _first_words(visit, meant.port)
-    if first is First.H2C:
-        visit.face = Face.RAW
-        raise Refusal("h2c", "HTTP/2 without TLS is not spoken here")
     if first is First.TLS:
         await _carry_tls(visit, meant)
+    elif meant.port == _TLS_PORT:
+        visit.face = Face.HTTP if first is First.HTTP else Face.RAW
+        raise Refusal("not_tls", f"{meant.target} is for TLS, and this is something else")
+    elif first is First.H2C:
+        raise Refusal("h2c", "HTTP/2 without TLS is not spoken here")
     elif first is First.HTTP:
         await _carry_http(visit, meant)
-    elif meant.port == _TLS_PORT:
-        raise Refusal("not_tls", f"{meant.target} is for TLS, and this is something else")
-    elif meant.port == _HTTP_PORT and first is not First.OTHER:
-        raise Refusal("not_http", f"{meant.target} is for HTTP, and nothing was said")
+    elif meant.port == _HTTP_PORT:
+        raise Refusal("not_http", f"{meant.target} is for HTTP, and this is something else")
     else:
         await _carry_other(visit, meant)
 
@@ -98,8 +98,6 @@ async def _first_words(visit: Visit, port: int) -> First:
         async with asyncio.timeout(FIRST_BYTES_S):
             while True:
                 first = read_first(bytes(client.data))
-                if port == _HTTP_PORT and client.data and first in (First.OTHER, First.UNCLEAR):
-                    first = First.HTTP if client.data[0] != 0x16 else first
                 if first is not First.UNCLEAR or not await client.more():
                     return first
     except TimeoutError:
