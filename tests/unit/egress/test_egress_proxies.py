@@ -168,7 +168,7 @@ async def test_what_a_former_daemon_left_is_swept_unless_it_is_kept(tmp_path: Pa
             assert (len(processes_of(one.uid)), len(processes_of(two.uid))) == (0, 1)
             await proxies.sweep(())
             assert processes_of(two.uid) == []
-        assert list((tmp_path / "egress").iterdir()) == []
+        assert not (tmp_path / "egress").exists()
 
 
 async def test_a_start_that_is_cancelled_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
