@@ -12,6 +12,7 @@ import orjson
 from contract.errors import BadField, CallerError, WrongState
 from contract.fields import Fields
 from contract.models import OWNER, owner_name
+from contract.network import Network
 
 SECRET = re.compile(r"(?:wrn|e2b)_([0-9a-f]{40})")
 SECRET_BYTES = 20
@@ -21,6 +22,7 @@ DEFAULT_RATE = 50
 USUAL_GRACE_S = 3600  # enough to hand out the new secret; who wants the old one dead at once says so
 MAX_GRACE_S = 30 * 24 * 3600
 MAX_SCOPES = 16
+MAX_NETWORK_BYTES = 4096  # as JSON: it is in the ticket of every create
 
 
 class Scope(StrEnum):
@@ -55,6 +57,8 @@ class Key:
     created_ms: int = 0
     expires_ms: int | None = None
     active: bool = True
+    # What its sandboxes may reach if they ask for nothing else, and what they never get out of. None: it says nothing.
+    network: Network | None = None
 
     def view(self) -> dict[str, Any]:
         """The record as it is told and kept."""
@@ -87,6 +91,7 @@ class Key:
         """What `encode` wrote, by this version or another. Raises `CallerError` for anything else.
 
         What a later version knows and we do not (a field, a pool, a scope) is of no interest: it gives no right here.
+        But what is not known in its network may forbid something, so that the whole key is not to be read.
         """
         fields = Fields.parse(data)
         key_id = fields.text("id", max_chars=64)
@@ -109,6 +114,7 @@ class KeyAsked:
     scopes: tuple[Scope, ...]
     rate: int
     expires_ms: int | None
+    network: Network | None = None
 
     @classmethod
     def parse(cls, body: bytes) -> "KeyAsked":
@@ -128,6 +134,7 @@ class KeyAsked:
             scopes=_scopes(fields, only_known=only_known),
             rate=fields.integer("rate", low=1, high=MAX_RATE, default=DEFAULT_RATE),
             expires_ms=fields.integer("expires_ms", low=1, high=1 << 53, default=None),
+            network=_network(fields),
         )
 
     def key(self, key_id: str, *, created_ms: int, active: bool = True) -> Key:
@@ -142,6 +149,7 @@ class KeyAsked:
             created_ms=created_ms,
             expires_ms=self.expires_ms,
             active=active,
+            network=self.network,
         )
 
 
@@ -183,6 +191,14 @@ def _pools(fields: Fields, *, only_known: bool) -> Pools:
     if only_known:
         asked.end()
     return Pools(**sizes)
+
+
+def _network(fields: Fields) -> Network | None:
+    network = Network.read_from(fields)
+    size = 0 if network is None else len(orjson.dumps(network.view()))
+    if size > MAX_NETWORK_BYTES:
+        raise BadField("network", f"{size} bytes", f"must have at most {MAX_NETWORK_BYTES} bytes as JSON")
+    return network
 
 
 def _scopes(fields: Fields, *, only_known: bool) -> tuple[Scope, ...]:

@@ -75,7 +75,7 @@ class HostRule:
 
 @dataclass(frozen=True)
 class NetRule:
-    """Addresses of IPv4 at one port, whatever their names are."""
+    """Addresses of IPv4 at one port, for who dials them by their numbers. A name needs a rule of its own."""
 
     cidr: str
     port: int
@@ -184,6 +184,17 @@ class Network:
         network = cls.read(fields)
         fields.end()
         return network
+
+
+@dataclass(frozen=True)
+class Within:
+    """A policy that a sandbox never gets out of, and whose it is: its key's or its image's."""
+
+    level: str
+    network: Network
+
+    def view(self) -> dict[str, Any]:
+        return {"level": self.level, "network": self.network.view()}
 
 
 def _said(items: tuple[object, ...]) -> str:

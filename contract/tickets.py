@@ -1,7 +1,8 @@
 """Tickets: what a gateway tells a host about who asks and what they may do, signed and valid for a short time.
 
 A host believes a ticket and nothing else. It names the host, so it is of no use to another; the owner; what may be done
-(`access`) and to which sandbox; and, where quotas are checked, what the owner may have.
+(`access`) and to which sandbox; where quotas are checked, what the owner may have; and, where a sandbox is made, what
+its key's network policy is.
 """
 
 import base64
@@ -17,14 +18,15 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from contract.errors import CallerError
+from contract.errors import BadField, CallerError
 from contract.keys import Pools
+from contract.network import Network
 
 HEADER = "warren-ticket"
 VERSION = "wt1"
 LIFE_MS = 60_000
 SKEW_MS = 5_000  # by which two machines' clocks may differ
-MAX_CHARS = 2048
+MAX_CHARS = 8192  # of which a key's network policy has most
 MAX_KEYS = 8  # public keys that a host takes tickets of: two while the gateways' key is being replaced
 PUBLIC_PEM = re.compile(rb"-----BEGIN PUBLIC KEY-----[^-]*-----END PUBLIC KEY-----\n?")
 
@@ -51,6 +53,7 @@ class Ticket:
     expires_ms: int
     nonce: str
     pools: Pools | None = None  # what the owner may have, where that is asked
+    network: dict[str, Any] | None = None  # what the key's sandboxes may reach (`Network.view`), where one is made
 
 
 class BadTicket(CallerError):
@@ -79,10 +82,13 @@ class Signer:
         sandbox: str | None = None,
         *,
         pools: Pools | None = None,
+        network: Network | None = None,
         life_ms: int = LIFE_MS,
     ) -> str:
         ticket = Ticket(host, owner, access, sandbox, self._now_ms() + life_ms, self._nonce(), pools)
-        payload = _text(orjson.dumps(asdict(ticket)))
+        # A host of a former version takes tickets that say nothing of networks, and no others.
+        said = asdict(ticket) | {"network": network.view()} if network else _without_network(ticket)
+        payload = _text(orjson.dumps(said))
         return f"{VERSION}.{payload}.{_text(self._key.sign(_signed(payload)))}"
 
 
@@ -124,10 +130,14 @@ class Verifier:
         ticket = _ticket(payload)
         if ticket.host != self._host:
             raise BadTicket(f"the ticket is for another host than {self._host}")
+        if ticket.network is None:  # else it is large, and for one sandbox that is made once
+            self._remember(text, ticket)
+        return ticket
+
+    def _remember(self, text: str, ticket: Ticket) -> None:
         if len(self._good) >= self.REMEMBERED:
             self._good.clear()
         self._good[text] = ticket
-        return ticket
 
     def _is_signed(self, payload: str, signature: str) -> bool:
         for key in self._keys:
@@ -167,7 +177,7 @@ def _ticket(payload: str) -> Ticket:
         ticket = Ticket(**{**values, "access": Access(values["access"]), "pools": pools})
         if not _is_sound(ticket):
             raise ValueError("a field is of the wrong kind")
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, BadField):
         raise BadTicket("the ticket cannot be read: is this host older than the gateway?") from None
     return ticket
 
@@ -175,7 +185,13 @@ def _ticket(payload: str) -> Ticket:
 def _is_sound(ticket: Ticket) -> bool:
     texts = (ticket.host, ticket.owner, ticket.nonce, "" if ticket.sandbox is None else ticket.sandbox)
     numbers = (ticket.expires_ms, *vars(ticket.pools or Pools()).values())
+    if ticket.network is not None:
+        Network.decode(ticket.network)  # raises
     return all(type(text) is str for text in texts) and all(type(number) is int for number in numbers)
+
+
+def _without_network(ticket: Ticket) -> dict[str, Any]:
+    return {name: value for name, value in asdict(ticket).items() if name != "network"}
 
 
 def _public(pem: bytes) -> Ed25519PublicKey:

@@ -208,6 +208,7 @@ class Creation:
             Access.WRITE,
             wish.key.owner,
             where.sandbox,
+            network=wish.key.network,
             value=wish.filled(where.shape),
             headers=wish.headers(),
             limit_s=CREATE_S,

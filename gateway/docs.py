@@ -104,6 +104,7 @@ def _asked_fields(schema: Said, within: str = "") -> Iterator[tuple[str, str]]:
         kind = _kind(inner).removesuffix(OR_NULL)
         yield _row(within + name, inner.get("description", ""), kind, inner, is_required=is_required)
         yield from _asked_fields(inner, f"{within}{name}.")
+        yield from _asked_fields(inner.get("items", {}), f"{within}{name}[].")
 
 
 def _row(name: str, means: str, kind: str, schema: Said, *, is_required: bool) -> tuple[str, str]:
@@ -119,6 +120,7 @@ def _fields(schema: Said, within: str = "") -> Iterator[tuple[str, str]]:
         means = inner.get("description", "")
         yield f"<code>{escape(within + name)}</code>", _kind(inner) + (f" · {_marked(means)}" if means else "")
         yield from _fields(inner, f"{within}{name}.")
+        yield from _fields(inner.get("items", {}), f"{within}{name}[].")
 
 
 def _kind(schema: Said) -> str:

@@ -16,6 +16,7 @@ from contract.errors import NotFound, WarrenError
 from contract.hosts import Host
 from contract.keys import Pools
 from contract.models import CreateSandbox, Shape
+from contract.network import Network
 from contract.ring import ranked
 from contract.tickets import Access
 from gateway.errors import HostBroken, HostSaid, HostUnreachable
@@ -209,6 +210,7 @@ class Hosts:
         sandbox: str | None = None,
         *,
         pools: Pools | None = None,
+        network: Network | None = None,
         value: Any = None,
         headers: Pairs | None = None,
         limit_s: float = ASK_S,
@@ -217,7 +219,7 @@ class Hosts:
         """A small request to a host, JSON both ways. Raises `HostUnreachable` or `HostBroken`."""
         seen = self._seen.get(name)
         upstream = seen.upstream if even_dead and seen is not None else self.upstream(name)
-        ticket = self._tickets.get(name, owner, access, sandbox, pools=pools)
+        ticket = self._tickets.get(name, owner, access, sandbox, pools=pools, network=network)
         try:
             async with asyncio.timeout(limit_s):
                 answer = await upstream.call(method, target, ticket=ticket, value=value, headers=headers or [])

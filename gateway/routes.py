@@ -90,6 +90,9 @@ PASSED: Sequence[Passed] = (
     _passed("resume_sandbox", Access.WRITE),
     _passed("set_timeout", Access.WRITE),
     _passed("set_port", Access.WRITE),
+    _passed("get_network", Access.READ),
+    _passed("set_network", Access.WRITE),
+    _passed("get_egress", Access.READ),
     _passed("terminal", Access.WRITE),
 )
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from contract.keys import Pools
+from contract.network import Network
 from contract.tickets import LIFE_MS, Access, Signer
 from gateway.errors import ConfigError
 
@@ -31,9 +32,18 @@ class Tickets:
             raise ConfigError(f"GATEWAY_PKI: {path} has no key for tickets: {error}") from None
 
     def get(
-        self, host: str, owner: str, access: Access, sandbox: str | None = None, *, pools: Pools | None = None
+        self,
+        host: str,
+        owner: str,
+        access: Access,
+        sandbox: str | None = None,
+        *,
+        pools: Pools | None = None,
+        network: Network | None = None,
     ) -> str:
         """A ticket that is good for half its life at least, perhaps one that was used before."""
+        if network is not None:  # it is large, and is for one sandbox that is made once
+            return self._signer.sign(host, owner, access, sandbox, pools=pools, network=network)
         what = (host, owner, access, sandbox, pools)
         now_ms = self._now_ms()
         made = self._made.get(what)

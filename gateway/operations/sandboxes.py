@@ -12,6 +12,7 @@ ONE = "/v1/sandboxes/{sandbox_id}"
 GO_ON = (
     *("get_sandbox", "pause_sandbox", "resume_sandbox", "set_timeout", "destroy_sandbox", "get_health", "get_logs"),
     *("get_events", "run_command", "read_file", "write_file", "set_port", "link_port", "attach"),
+    *("get_network", "set_network", "get_egress"),
 )
 
 
@@ -34,6 +35,8 @@ CREATE_MEANS = {
     "env": "variables for every command in it; never shown again",
     "metadata": "texts of yours, shown with the sandbox",
     "public_ports": "ports that anybody may reach by their preview address, without a key",
+    "network": "what it may reach; without it, what your key, the image or the host says: nothing, unless that was "
+    "changed. The fields are those of `PUT …/network`",
 }
 
 SANDBOXES = (

@@ -7,6 +7,7 @@ from contract.hosts import Host
 from contract.ids import SANDBOX
 from contract.keys import Key
 from contract.models import Next, Rules
+from contract.network import Network
 from contract.schema import Schema, closed, or_null, shape_of, whole
 from contract.states import State
 
@@ -33,6 +34,7 @@ def listed(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
+NETWORK: Schema = {"$ref": "#/components/schemas/Network"}
 SANDBOX_VIEW = closed(
     {
         "id": SANDBOX_ID,
@@ -44,6 +46,7 @@ SANDBOX_VIEW = closed(
         "disk_mb": COUNT,
         "metadata": {"type": "object", "additionalProperties": TEXT},
         "public_ports": listed({"type": "integer", "minimum": 1, "maximum": 65535}),
+        "network": NETWORK,
         "created_ms": AT_MS,
         "started_ms": or_null(AT_MS),
         "paused_ms": or_null(AT_MS),
@@ -74,6 +77,35 @@ TOLD_BY: Schema = {
 }
 EVENT = closed(
     {"id": COUNT, "stream": TEXT, "seq": COUNT, "at_ms": AT_MS, "by": TOLD_BY, "kind": TEXT, "data": ANYTHING}
+)
+
+LEVEL: Schema = {"type": "string", "enum": ["host", "key", "image"]}
+WITHIN = closed({"level": LEVEL, "network": NETWORK})
+VIA: Schema = {
+    "type": "string",
+    "enum": ["connect", "http", "tls", "tcp", "dns", "packet"],
+    "description": "how the sandbox tried: by the proxy (`connect`, `http`), by itself, or with a packet of another kind",
+}
+TARGET: dict[str, Schema] = {
+    "via": VIA,
+    "name": or_null(TEXT),
+    "address": or_null(TEXT),
+    "port": or_null(NUMBER),
+    "rule": {**or_null(TEXT), "description": "that allowed it"},
+}
+EGRESS_OPEN = closed({"at_ms": AT_MS, **TARGET})
+EGRESS_ROW = closed(
+    {
+        "seq": COUNT,
+        "at_ms": AT_MS,
+        "verdict": {"type": "string", "enum": ["allowed", "refused"]},
+        **TARGET,
+        "why": {**or_null(TEXT), "description": "it was refused or cut"},
+        "up": {**COUNT, "description": "bytes from the sandbox"},
+        "down": {**COUNT, "description": "bytes to it"},
+        "duration_ms": or_null(COUNT),
+        "times": {"type": "integer", "minimum": 1, "description": "the same refusals within a second are one row"},
+    }
 )
 
 # A guest tells these two. It may be older or newer than we are, so more may be in them.
@@ -119,6 +151,9 @@ SCHEMAS: dict[str, Schema] = {
     "Sandbox": SANDBOX_VIEW,
     "Output": OUTPUT,
     "Event": EVENT,
+    "Network": shape_of(Network),
+    "EgressRow": EGRESS_ROW,
+    "EgressOpen": EGRESS_OPEN,
     "Key": shape_of(Key),
     "Host": HOST,
     "Error": ERROR,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from contract.errors import BadField, CallerError, WrongState
 from contract.keys import (
     DEFAULT_RATE,
+    MAX_NETWORK_BYTES,
     MAX_POOL,
     MAX_RATE,
     USUAL_SCOPES,
@@ -24,7 +25,9 @@ from contract.keys import (
     key_id,
     new_secret,
 )
+from contract.network import METHODS, HostRule, LimitsAsked, Mode, NetRule, Network
 
+EXAMPLE = Network(Mode.LIST, (HostRule("example.com"),))
 DIGITS = "0123456789abcdef0123456789abcdef01234567"
 ID = hashlib.sha256(DIGITS.encode()).hexdigest()
 NOW_MS = 1_800_000_000_000
@@ -32,6 +35,23 @@ NOW_MS = 1_800_000_000_000
 plain = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=32)
 sizes = st.integers(0, MAX_POOL)
 moments = st.integers(1, 1 << 53)
+hosts = st.builds(
+    HostRule,
+    st.sampled_from(["example.com", "*.example.org"]),
+    st.lists(st.integers(1, 65535), min_size=1, max_size=3, unique=True).map(lambda ports: tuple(sorted(ports))),
+    st.lists(st.sampled_from(METHODS), max_size=2).map(tuple),
+    st.lists(st.sampled_from(["/", "/a/*", "/b?c=d"]), max_size=2).map(tuple),
+)
+networks = st.builds(
+    Network,
+    st.sampled_from(Mode),
+    st.lists(hosts, max_size=5).map(tuple),
+    st.lists(st.builds(NetRule, st.sampled_from(["10.0.0.0/8", "0.0.0.0/0"]), st.integers(1, 65535)), max_size=3).map(
+        tuple
+    ),
+    st.integers(0, 3600),
+    st.builds(LimitsAsked, st.none() | st.integers(1, 4096), up_mb=st.none() | st.integers(1, 1 << 30)),
+)
 records = st.builds(
     Key,
     id=st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
@@ -44,13 +64,15 @@ records = st.builds(
     created_ms=moments,
     expires_ms=st.none() | moments,
     active=st.booleans(),
+    network=st.none() | networks,
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | plain,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(plain, inner, max_size=4),
     max_leaves=10,
 )
-field_names = ("id", "owner", "name", "plan", "pools", "scopes", "rate", "created_ms", "expires_ms", "active", "other")
+field_names = ("id", "owner", "name", "plan", "pools", "scopes", "rate", "created_ms", "expires_ms", "active")
+field_names += ("network", "other")
 
 
 def record(**changed: object) -> bytes:
@@ -115,6 +137,11 @@ class TestRecords:
     def test_what_a_later_version_wrote_is_read_and_gives_no_right(self) -> None:
         later = record(region="north", scopes=["sandboxes", "billing"], pools={"vcpus": 2, "gpus": 8})
         assert Key.decode(later) == Key(ID, "ann", created_ms=NOW_MS, scopes=(Scope.SANDBOXES,), pools=Pools(vcpus=2))
+
+    def test_a_network_that_we_do_not_understand_may_forbid_something_so_the_record_is_refused(self) -> None:
+        for network in ({"policy": "weekdays"}, {"policy": "open", "but_not": ["example.com"]}, [], "open"):
+            with pytest.raises(BadField, match="network"):
+                Key.decode(record(network=network))
 
     @pytest.mark.parametrize("scopes", [[], ["billing"]])
     def test_a_record_without_a_scope_that_we_know_may_do_nothing(self, scopes: list[str]) -> None:
@@ -186,6 +213,7 @@ class TestAsked:
             "scopes": ["admin", "tasks", "admin"],
             "rate": 7,
             "expires_ms": NOW_MS,
+            "network": {"allow": [{"host": "Example.com"}]},
         }
         asked = KeyAsked.parse(json.dumps(body).encode())
         key = asked.key(ID, created_ms=5)
@@ -199,6 +227,7 @@ class TestAsked:
             rate=7,
             created_ms=5,
             expires_ms=NOW_MS,
+            network=EXAMPLE,
         )
 
     def test_only_an_owner_is_needed(self) -> None:
@@ -214,11 +243,22 @@ class TestAsked:
             {"owner": "ann", "pools": {"gpus": 1}},
             {"owner": "ann", "id": ID},
             {"owner": "ann", "active": True},
+            {"owner": "ann", "network": {"polcy": "open"}},
         ],
     )
     def test_what_is_misspelt_or_not_for_a_caller_to_say_is_refused(self, body: dict[str, object]) -> None:
         with pytest.raises(BadField):
             KeyAsked.parse(json.dumps(body).encode())
+
+    def test_a_network_that_would_not_fit_into_a_ticket_is_refused_with_its_size(self) -> None:
+        allow = [{"host": f"host-{number}.example.com"} for number in range(60)]
+        body = {"owner": "ann", "network": {"allow": allow}}
+        with pytest.raises(BadField, match=f"network: must have at most {MAX_NETWORK_BYTES} bytes"):
+            KeyAsked.parse(json.dumps(body).encode())
+        body["network"] = {"allow": allow[:40]}
+        asked = KeyAsked.parse(json.dumps(body).encode())
+        assert asked.network is not None
+        assert len(asked.network.allow) == 40
 
 
 class TestEnds:

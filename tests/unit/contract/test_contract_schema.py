@@ -19,6 +19,7 @@ from contract.errors import BadField, CallerError
 from contract.fields import REQUIRED, Fields
 from contract.keys import Key, KeyAsked, rotation_grace
 from contract.models import CreateSandbox, Exec, RulesAsked, ShapeLimits
+from contract.network import Network
 from contract.query import Query
 from contract.schema import Schema, parameters_of, schema_of, shape_of
 
@@ -34,11 +35,13 @@ BODIES: dict[str, Callable[[Fields], object]] = {
     "port": asked.is_public,
     "link": asked.link_life_s,
     "nothing": asked.nothing,
+    "network": Network.read,
 }
 QUERIES: dict[str, Callable[[Query], object]] = {
     "list": asked.ListAsked.read,
     "usage": asked.whose,
     "events": asked.EventsAsked.read,
+    "egress": asked.EgressAsked.read,
     "download": asked.FileAsked.read,
     "upload": asked.FileAsked.read_upload,
     "lines": asked.log_lines,

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.keys import Pools
+from contract.keys import MAX_NETWORK_BYTES, Pools
+from contract.network import HostRule, Mode, Network
 from contract.tickets import (
     LIFE_MS,
     MAX_CHARS,
@@ -101,6 +102,26 @@ def test_tickets_are_written_as_they_always_were() -> None:
     assert verifier().verify(RECORDED).pools == Pools(1, 2, 3)
 
 
+def test_a_create_may_carry_the_network_of_its_key_and_the_largest_one_fits() -> None:
+    rules = tuple(HostRule(f"host-{number:02}.example.com") for number in range(52))
+    network = Network(Mode.LIST, rules, hold_sec=60)
+    assert MAX_NETWORK_BYTES - 300 < len(orjson.dumps(network.view())) <= MAX_NETWORK_BYTES
+    text = signer(nonce="n" * 64).sign("h" * 63, "o" * 64, Access.WRITE, SANDBOX, network=network, pools=Pools())
+    assert len(text) <= MAX_CHARS
+    reader = verifier(host="h" * 63)
+    for _ in range(2):
+        read = reader.verify(text)
+        assert read.network is not None
+        assert Network.decode(read.network) == network
+    assert reader._good == {}  # it is large, and will not come again
+
+
+def test_a_host_of_a_former_version_sees_nothing_new_in_a_ticket_without_a_network() -> None:
+    payload = signer().sign("a", "ann", Access.WRITE, SANDBOX).split(".")[1]
+    assert set(orjson.loads(base64.urlsafe_b64decode(payload + "=="))) == {*vars(EMPTY)} - {"network"}
+
+
+EMPTY = Ticket("a", "ann", Access.WRITE, SANDBOX, NOW_MS, "n")
 RECORDED = (
     "wt1.eyJob3N0IjoiYSIsIm93bmVyIjoiYW5uIiwiYWNjZXNzIjoid3JpdGUiLCJzYW5kYm94Ijoic2ItYWFhYWFhYWFhYWFhYWFh"
     "YSIsImV4cGlyZXNfbXMiOjE4MDAwMDAwNjAwMDAsIm5vbmNlIjoibiIsInBvb2xzIjp7InZjcHVzIjoxLCJtZW1vcnlfbWIiOjIs"
@@ -183,6 +204,10 @@ class TestRefused:
                     values(pools=7),
                     values(pools={"gpus": 1}),
                     values(pools={"vcpus": "many"}),
+                    values(network=7),
+                    values(network=[]),
+                    values(network={"policy": "everything"}),
+                    values(network={"policy": "open", "but": "not"}),
                     {name: value for name, value in values().items() if name != "pools"},
                     {name: value for name, value in values().items() if name != "host"},
                 )

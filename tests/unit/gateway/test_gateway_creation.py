@@ -7,6 +7,7 @@ import pytest
 
 from contract.keys import Key
 from contract.models import CreateSandbox, Shape, ShapeLimits
+from contract.network import Mode, Network
 from gateway.creation import REPLAYED, Creation, Place, Wish
 from gateway.errors import HostSaid, HostUnreachable
 from gateway.hosts import Answer
@@ -24,6 +25,7 @@ class FakeHosts:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.forgotten: list[str] = []
+        self.asked: list[dict[str, object]] = []
 
     def offers(self, *_args: object, **_more: object) -> dict[str, Any]:
         return {}
@@ -37,7 +39,8 @@ class FakeHosts:
     async def find(self, _sandbox: str) -> str:
         return "host-0"
 
-    async def ask(self, *_args: object, **_more: object) -> Answer:
+    async def ask(self, *_args: object, **more: object) -> Answer:
+        self.asked.append(more)
         if self.answer.status == 0:
             raise HostUnreachable("no", sent=False)
         return self.answer
@@ -89,3 +92,12 @@ async def test_a_repeat_that_hears_the_refusal_of_the_first_gives_back_what_was_
 
 async def test_a_first_that_is_refused_gives_back_what_it_reserved() -> None:
     assert await released(refused(400, "bad_field", []), repeated=False) == [ONE]
+
+
+@pytest.mark.parametrize("network", [None, Network(Mode.REGISTRIES)])
+async def test_a_create_carries_the_network_of_its_key(network: Network | None) -> None:
+    hosts = FakeHosts(Answer(201, {"id": ONE}, []))
+    creation = Here(hosts, FakeQuotas(repeated=False), None, entropy=bytes)  # type: ignore[arg-type]
+    key = Key("0" * 64, "red", created_ms=1, network=network)
+    await creation.create(Wish(key, CreateSandbox.parse(b"", LIMITS), b"", "rq-1", None))
+    assert [asked["network"] for asked in hosts.asked] == [network]
