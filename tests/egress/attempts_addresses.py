@@ -50,7 +50,9 @@ def metadata() -> list[Attempt]:
         _attempt("metadata", direct(METADATA), Row(("forbidden_address",), address=METADATA)),
         _attempt("metadata-curl", shell(f"curl -sS -m 5 http://{METADATA}/latest/"), Row(("forbidden_address",))),
         _attempt(
-            "metadata-tls", ("tls", {"sni": None, "request": get(METADATA), "at": [METADATA, 443]}), Row(("no_sni",))
+            "metadata-tls",
+            ("tls", {"sni": None, "request": get(METADATA), "at": [METADATA, 443]}),
+            Row(("no_sni", "forbidden_address"), port=443),
         ),
         _attempt("metadata-other-port", direct(METADATA, 8775), Row(("forbidden_address",), port=8775)),
         _attempt("metadata-proxy", absolute(METADATA), Row(("forbidden_address",), "http", address=METADATA)),

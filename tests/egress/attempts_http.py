@@ -152,7 +152,7 @@ def rules() -> list[Attempt]:
         "encoded-slash": ("GET", "/public%2f..%2fprivate"),
         "double-slash": ("GET", "//public/../private"),
         "backslash": ("GET", "/public\\..\\private"),
-        "query": ("GET", "/private?/public/x"),
+        "path-in-query": ("GET", "/private?/public/x"),
         "dot": ("GET", "/public/./x"),
         "encoded": ("GET", "/%70rivate"),
     }

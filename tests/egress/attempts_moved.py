@@ -9,7 +9,7 @@ OUR_MAC, GUEST_MAC = "02:57:41:52:00:01", "02:57:41:52:00:02"
 SECOND = (
     "ip address add 10.9.8.7/24 dev eth0;"
     f" ip neighbour replace 10.9.8.1 lladdr {OUR_MAC} dev eth0;"
-    " ip route add default via 10.9.8.1 dev eth0 src 10.9.8.7 metric 1;"
+    " ip route prepend default via 10.9.8.1 dev eth0 src 10.9.8.7;"
 )
 NOT_SECOND = " ip route del default via 10.9.8.1; ip address del 10.9.8.7/24 dev eth0"
 
@@ -19,7 +19,7 @@ def moved() -> list[Attempt]:
     return [
         _shell("second-default-route", f"{SECOND} curl -sS -m 2 http://{OTHER}/;{NOT_SECOND}", spoofed),
         _shell("second-route-metadata", f"{SECOND} curl -sS -m 2 http://{METADATA}/;{NOT_SECOND}", spoofed),
-        _shell("second-route-names", f"{SECOND} timeout 2 getent ahosts evil.example.net;{NOT_SECOND}", spoofed),
+        _shell("second-address", f"{SECOND} curl -sS -m 2 --interface 10.9.8.7 http://{OTHER}/;{NOT_SECOND}", spoofed),
         _shell(
             "another-card",
             f"ip link set eth0 address 02:57:41:52:00:77; curl -sS -m 2 http://{OTHER}/;"
@@ -45,10 +45,10 @@ def limits() -> list[Attempt]:
     return [
         Attempt("limit-connections", "crowd", held, Row(("too_many",)), "few", is_quiet=True, may_begin=8),
         Attempt("limit-rate", *shell(_FAST), Row(("too_fast",)), "slow", is_quiet=True, may_begin=100),
-        Attempt("limit-bytes-down", *shell(_DOWN), Row(("byte_limit",)), "little", is_quiet=True),
+        Attempt("limit-bytes-down", *shell(_DOWN), Row(("byte_limit",), verdict="allowed"), "little", is_quiet=True),
         Attempt("limit-bytes-after", *shell(f"curl -sS -m 5 http://{WEB_NAME}/"), Row(("byte_limit",)), "little"),
-        Attempt("limit-bytes-up", *shell(_UP), Row(("byte_limit",)), "little-up", is_quiet=True),
-        Attempt("limit-idle", *shell(_IDLE), Row(("idle",)), "brief", is_quiet=True),
+        Attempt("limit-bytes-up", *shell(_UP), Row(("byte_limit",), verdict="allowed"), "little-up", is_quiet=True),
+        Attempt("limit-idle", *shell(_IDLE), Row(("idle",), verdict="allowed"), "brief", is_quiet=True, may_begin=1),
     ]
 
 
@@ -97,7 +97,8 @@ _HOSTS_FILE = (
 _FAST = f"for n in $(seq 40); do curl -s -m 5 -o /dev/null -w '%{{http_code}} ' http://{WEB_NAME}/ & done; wait"
 _DOWN = f"curl -sS -m 20 -o /dev/null http://{WEB_NAME}/bytes/3; test $? -ne 0"
 _UP = f"head -c 3000000 /dev/zero | curl -sS -m 20 -o /dev/null --data-binary @- http://{WEB_NAME}/; test $? -ne 0"
-_IDLE = f"timeout 8 bash -c 'exec 3<>/dev/tcp/{WEB_NAME}/80; cat <&3'; test $? -ne 124"
+_ASKED = f"GET / HTTP/1.1\\r\\nHost: {WEB_NAME}\\r\\n\\r\\n"
+_IDLE = f"timeout 8 bash -c 'exec 3<>/dev/tcp/{WEB_NAME}/80; printf \"{_ASKED}\" >&3; cat <&3'; test $? -ne 124"
 
 
 def _shell(name: str, command: str, row: Row | None, policy: str = WHERE) -> Attempt:

@@ -33,7 +33,7 @@ def tunnels() -> list[Attempt]:
     """Data in names."""
     made = [
         Attempt("name-long", *_ask("8.8.8.8", question(A_LONG)), Row(REFUSED, "dns")),
-        Attempt("name-many", *shell(_MANY), Row(("policy", "too_fast"), "dns"), is_quiet=True),
+        Attempt("name-flood", *shell(_MANY), Row(("policy", "too_fast"), "dns"), is_quiet=True),
         Attempt(
             "name-below-an-allowed-one", *_ask("172.16.0.1", question("data.web.example.com")), Row(("policy",), "dns")
         ),

@@ -162,7 +162,7 @@ WAYS = {each.__name__: each for each in (talk, tls, datagram, question, frames, 
 
 
 def tried(way, arguments):
-    began = time.monotonic()
+    began, at_ms = time.monotonic(), time.time() * 1000
     try:
         heard, ended = WAYS[way](**arguments)
     except TimeoutError:
@@ -170,7 +170,7 @@ def tried(way, arguments):
     except (OSError, subprocess.SubprocessError) as error:
         heard, ended = str(error).encode("latin-1", "replace"), type(error).__name__
     seconds = round(time.monotonic() - began, 3)
-    return {"heard": heard[:4000].decode("latin-1"), "ended": ended, "seconds": seconds}
+    return {"heard": heard[:4000].decode("latin-1"), "ended": ended, "at_ms": at_ms, "seconds": seconds}
 
 
 def main():

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tests.egress.attempts import Policy
 from tests.egress.attempts_http import MARKER
 from tests.egress.capture import Packet
-from tests.egress.web import Hit
+from tests.egress.web import BROKEN, Hit
 from tests.egress.world import HOST_4, HOST_6, RESOLVER
 
 # How hosts find each other on a cable, and who listens there: the kernel's own, whatever runs on the host.
@@ -41,4 +41,4 @@ def _may_be_asked(policy: Policy, hit: Hit) -> bool:
     addresses = {address for address, _ in policy.reach}
     names = policy.names | addresses
     is_named = (not host or host in names) and (hit.sni is None or hit.sni.lower() in names)
-    return is_named and MARKER not in hit.said and (hit.address, hit.port) in policy.reach
+    return is_named and MARKER not in hit.said and hit.said != BROKEN and (hit.address, hit.port) in policy.reach

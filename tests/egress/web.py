@@ -28,6 +28,7 @@ from tests.egress.world import CATCH_PORT
 from tests.egress.zone import SOCKETS
 
 MARK = "WARREN-INTERNET"
+BROKEN = "broken TLS"
 PLAIN_SOCKETS, TLS_SOCKETS = 8081, 8443
 SO_ORIGINAL_DST = 80
 BLOCK_BYTES = 1 << 20
@@ -92,9 +93,25 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         if getattr(self.server, "is_tls", False):
-            self.request = self.web.context.wrap_socket(self.request, server_side=True)
+            self.request = self._encrypted(self.request)
             self.sni = getattr(self.request, "asked_name", None)
         super().setup()
+
+    def _encrypted(self, request: socket.socket) -> ssl.SSLSocket:
+        """What is not TLS is remembered as such, if it is anything."""
+        request.settimeout(self.timeout)
+        said = request.recv(1, socket.MSG_PEEK)
+        address, port = request.getsockname()[:2]
+        try:
+            return self.web.context.wrap_socket(request, server_side=True)
+        except (ssl.SSLError, OSError):
+            if said:
+                self.web.hits.append(Hit(address.removeprefix("::ffff:"), port, BROKEN))
+            raise
+
+    def finish(self) -> None:
+        super().finish()
+        self.request.close()
 
     def do_GET(self) -> None:
         length = int(self.headers.get("content-length") or 0)
