@@ -81,7 +81,7 @@ class Dialer:
             raise Refusal("resolve_failed", f"{name} cannot be resolved ({told})") from None
         if not addresses:
             raise Refusal("resolve_failed", f"{name} has no address")
-        return [address.version == 6 and address.ipv4_mapped or address for address in addresses]
+        return [(address.version == 6 and address.ipv4_mapped) or address for address in addresses]
 
     def _looked_up(self, name: str, task: "asyncio.Task[Sequence[Address]]") -> None:
         self._lookups.pop(name, None)
