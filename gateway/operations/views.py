@@ -84,7 +84,7 @@ WITHIN = closed({"level": LEVEL, "network": NETWORK})
 VIA: Schema = {
     "type": "string",
     "enum": ["connect", "http", "tls", "tcp", "dns", "packet"],
-    "description": "how the sandbox tried: by the proxy (`connect`, `http`), by itself, or with a packet of another kind",
+    "description": "by a request to the proxy (`connect`, `http`), by itself, or with a packet that is no TCP",
 }
 TARGET: dict[str, Schema] = {
     "via": VIA,
