@@ -88,7 +88,7 @@ def lines(network: Mapping[str, Any]) -> list[str]:
     """All that a policy says besides its name, a line each."""
     said = [f"at most {_limits(network)}"] if _limits(network) else []
     if network.get("hold_sec"):
-        said.append(f"what is refused waits {span(network['hold_sec'])} for a change")
+        said.append(f"anything else waits {span(network['hold_sec'])} for a change of this")
     return [*_reached(network), *said]
 
 
