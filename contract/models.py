@@ -10,7 +10,7 @@ from typing import Any
 
 from contract.errors import BadField
 from contract.fields import Fields
-from contract.network import Network
+from contract.network import Network, Within
 from contract.states import State
 
 MAX_ENV = 256
@@ -63,6 +63,7 @@ class Caller:
 
     owner: str = LOCAL_OWNER
     request: str | None = None  # its id; None: the host does it by itself
+    network: Network | None = None  # the policy of the key, of which nothing gets out
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ class Sandbox:
     reason: str | None = None
     public_ports: tuple[int, ...] = ()  # that anybody may reach through a gateway; in order, each once
     network: Network = field(default_factory=Network)  # what it may reach; the levels above may allow less
-    within: tuple[Network, ...] = ()  # those of its key and its image, which it never gets out of
+    within: tuple[Within, ...] = ()  # those of its key and its image, which it never gets out of
     next: Next | None = None  # not in the ledger: it follows from the rest and from what is going on
 
     def view(self) -> dict[str, Any]:

@@ -186,5 +186,16 @@ class Network:
         return network
 
 
+@dataclass(frozen=True)
+class Within:
+    """A policy that a sandbox never gets out of, and whose it is: its key's or its image's."""
+
+    level: str
+    network: Network
+
+    def view(self) -> dict[str, Any]:
+        return {"level": self.level, "network": self.network.view()}
+
+
 def _said(items: tuple[object, ...]) -> str:
     return ",".join(map(str, items))

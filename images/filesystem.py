@@ -41,7 +41,7 @@ def make_filesystem(tree: Path, path: Path, *, key: str, limit_mb: int) -> None:
             hint="leave packages out of image.toml, or raise size_mb there",
         )
     identity = str(uuid.UUID(key[:32]))
-    newest = int(max(info.st_mtime for info in stats))
+    newest = max(1, int(max(info.st_mtime for info in stats)))  # 0 would mean to mke2fs: as the clock says
     settings = {
         "-t": "ext4",
         "-b": str(_BLOCK),

@@ -8,6 +8,7 @@
     initramfs   file name of the initramfs
     rootfs      file name of the root file system: ext4, read-only, labelled `warren-root`
     defaults    {"vcpus", "memory_mb", "disk_mb"}: the size of a machine for which none was asked
+    network     what its machines reach if nobody asks, and at most: a policy, if it has one
     files       {file name: {"sha256", "bytes"}} of the three files
     inputs      what the key is made of:
         recipes     {path below images/: sha256} of image.toml, with that of each base
@@ -58,6 +59,7 @@ def describe(
             "memory_mb": recipe.defaults.memory_mb,
             "disk_mb": recipe.defaults.disk_mb,
         },
+        **({} if recipe.network is None else {"network": recipe.network}),
         "files": {
             name: {"sha256": sha256_of(folder / name), "bytes": (folder / name).stat().st_size}
             for name in (kernel, initramfs, rootfs)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from contract.errors import BadField
+from contract.network import Network
 from images.errors import ImageError
 
 FILE_NAME = "image.toml"
@@ -51,6 +53,7 @@ class Recipe:
     size_mb: int
     defaults: Defaults
     files: tuple[Path, ...]
+    network: Mapping[str, object] | None = None  # what its machines reach if nobody asks, and at most
 
     def root_inputs(self) -> dict[str, object]:
         """Return what decides the content of the root file system, as JSON values: sizes are not among it."""
@@ -94,6 +97,7 @@ def _fold(base: Recipe, own: Recipe) -> Recipe:
         size_mb=own.size_mb,
         defaults=own.defaults,
         files=base.files + own.files,
+        network=own.network if own.network is not None else base.network,
     )
 
 
@@ -111,11 +115,21 @@ def _read(path: Path) -> Recipe:
         size_mb=fields.number("size_mb", 16, 65_536),
         defaults=_defaults(fields.table("defaults")),
         files=(path,),
+        network=_network(fields) if fields.has("network") else None,
     )
     fields.end()
     if recipe.name != path.parent.name:
         raise ImageError(f"{path}: name = {recipe.name!r}: must be that of its folder, {path.parent.name!r}")
     return recipe
+
+
+def _network(fields: "_Fields") -> Mapping[str, object]:
+    """A policy as hosts read it."""
+    value = fields.values("network")
+    try:
+        return Network.decode(value).view()
+    except BadField as exc:
+        raise fields.refusal("network", value, str(exc)) from None
 
 
 def _user(fields: "_Fields") -> User:
@@ -154,53 +168,60 @@ class _Fields:
     def text(self, field: str, pattern: re.Pattern[str]) -> str:
         value = self._take(field)
         if not isinstance(value, str) or not pattern.fullmatch(value):
-            raise self._refusal(field, value, f"must be text like {pattern.pattern}")
+            raise self.refusal(field, value, f"must be text like {pattern.pattern}")
         return value
 
     def texts(self, field: str, pattern: re.Pattern[str] | None = None) -> list[str]:
         """Return a list of texts; an absent field is an empty list."""
         values = self._left.pop(field, [])
         if not isinstance(values, list):
-            raise self._refusal(field, values, "must be a list")
+            raise self.refusal(field, values, "must be a list")
         for value in values:
             if not isinstance(value, str) or not value or (pattern and not pattern.fullmatch(value)):
-                raise self._refusal(field, value, f"must be text like {pattern.pattern if pattern else 'a shell line'}")
+                raise self.refusal(field, value, f"must be text like {pattern.pattern if pattern else 'a shell line'}")
         return values
 
     def number(self, field: str, low: int, high: int) -> int:
         value = self._take(field)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self._refusal(field, value, f"must be a whole number from {low} to {high}")
+            raise self.refusal(field, value, f"must be a whole number from {low} to {high}")
         return value
 
     def flag(self, field: str) -> bool:
         value = self._take(field)
         if not isinstance(value, bool):
-            raise self._refusal(field, value, "must be true or false")
+            raise self.refusal(field, value, "must be true or false")
         return value
 
     def table(self, field: str) -> "_Fields":
         value = self._take(field)
         if not isinstance(value, dict):
-            raise self._refusal(field, value, "must be a table")
+            raise self.refusal(field, value, "must be a table")
         return _Fields(value, f"{self._where}: {field}")
+
+    def values(self, field: str) -> dict[str, object]:
+        """Return a table as it is."""
+        value = self._take(field)
+        if not isinstance(value, dict):
+            raise self.refusal(field, value, "must be a table")
+        return value
 
     def tables(self, field: str) -> list["_Fields"]:
         """Return a list of tables; an absent field is an empty list."""
         values = self._left.pop(field, [])
         if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-            raise self._refusal(field, values, "must be a list of tables")
+            raise self.refusal(field, values, "must be a list of tables")
         return [_Fields(value, f"{self._where}: {field}[{index}]") for index, value in enumerate(values)]
 
     def end(self) -> None:
         """Refuse what nobody asked for: a misspelt field must not be passed over in silence."""
         for field, value in self._left.items():
-            raise self._refusal(field, value, "no such field")
+            raise self.refusal(field, value, "no such field")
 
     def _take(self, field: str) -> object:
         if field not in self._left:
             raise ImageError(f"{self._where}: {field}: is missing")
         return self._left.pop(field)
 
-    def _refusal(self, field: str, value: object, why: str) -> ImageError:
+    def refusal(self, field: str, value: object, why: str) -> ImageError:
         return ImageError(f"{self._where}: {field} = {value!r}: {why}")

@@ -38,6 +38,9 @@ The daemon of one Warren host. When it is stopped, sandboxes run on, and the nex
   POOLD_MEMORY_MB    memory for machines                   80 % of the host's
   POOLD_MIN_MEMORY_MB, POOLD_MIN_DISK_MB                   512, 2048
                      free on the host, or nothing new is started
+  POOLD_EGRESS_MOST  deny, registries or open: for any sandbox  open
+  POOLD_REGISTRIES, POOLD_EGRESS_PRIVATE, POOLD_GUEST_CA   none
+                     more registries, private addresses, a certificate
   POOLD_KEEP_SANDBOXES_DAYS, POOLD_KEEP_AUDIT_DAYS         30, 365
 """
 

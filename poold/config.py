@@ -4,12 +4,13 @@ import hashlib
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contract.errors import BadField
 from contract.hosts import NAME, host_address
 from contract.models import MAX_TIMEOUT_S, USUAL_TIMEOUT_S, Rules, ShapeLimits
+from contract.network import CIDR, HOST, MAX_MB, HostRule, Limits, Mode, NetRule
 from contract.settings import BadSetting, Settings
 from poold.errors import ConfigError
 
@@ -56,6 +57,19 @@ class Pki:
 
 
 @dataclass(frozen=True)
+class EgressConfig:
+    """What the operator says of the network."""
+
+    most: Mode  # that any sandbox of this host may have
+    limits: Limits
+    registries: tuple[str, ...]  # besides those of the host's own clients
+    private_hosts: tuple[HostRule, ...]  # what may have a private address
+    private_nets: tuple[NetRule, ...]
+    guest_ca: Path | None  # a certificate that guests trust
+    clients: Mapping[str, str] = field(repr=False)  # the environment, for what it says of clients of registries
+
+
+@dataclass(frozen=True)
 class Config:
     name: str  # of this host among the others
     host: str
@@ -80,6 +94,7 @@ class Config:
     min_memory_mb: int  # that must be free on this host, or nothing new is started
     min_disk_mb: int
     cgroup: str  # the name of our control groups
+    egress: EgressConfig
     guest_path: Path  # the guest's package, for the local engine
 
     @classmethod
@@ -131,6 +146,7 @@ class Config:
             min_memory_mb=read.integer("POOLD_MIN_MEMORY_MB", 512, 1, 1 << 40),
             min_disk_mb=read.integer("POOLD_MIN_DISK_MB", 2048, 1, 1 << 40),
             cgroup=read.group("POOLD_CGROUP", _group_of(state_dir)),
+            egress=read.egress(),
         )
 
     @property
@@ -156,6 +172,37 @@ def _group_of(state_dir: Path) -> str:
 
 
 class _Reader(Settings):
+    def egress(self) -> EgressConfig:
+        usual = Limits()
+        private = [self._private(entry) for entry in self._listed("POOLD_EGRESS_PRIVATE")]
+        return EgressConfig(
+            most=Mode(self.one_of("POOLD_EGRESS_MOST", ("deny", "registries", "open"), "open")),
+            limits=Limits(
+                connections=self.integer("POOLD_EGRESS_CONNECTIONS", usual.connections, 1, 4096),
+                connects_per_sec=self.integer("POOLD_EGRESS_CONNECTS_PER_SEC", usual.connects_per_sec, 1, 1000),
+                idle_sec=self.integer("POOLD_EGRESS_IDLE_SEC", usual.idle_sec, 1, 86_400),
+                up_mb=self.integer("POOLD_EGRESS_UP_MB", 0, 0, MAX_MB) or None,
+                down_mb=self.integer("POOLD_EGRESS_DOWN_MB", 0, 0, MAX_MB) or None,
+            ),
+            registries=self._listed("POOLD_REGISTRIES"),
+            private_hosts=tuple(rule for rule in private if isinstance(rule, HostRule)),
+            private_nets=tuple(rule for rule in private if isinstance(rule, NetRule)),
+            guest_ca=self.path("POOLD_GUEST_CA"),
+            clients=self._environ,
+        )
+
+    def _private(self, entry: str) -> HostRule | NetRule:
+        name, _, port = entry.rpartition(":")
+        if re.fullmatch(r"[0-9]{1,5}", port) and 1 <= int(port) <= 65_535:
+            if re.fullmatch(HOST, name):
+                return HostRule(name.lower(), (int(port),))
+            if re.fullmatch(CIDR, name):
+                return NetRule(name, int(port))
+        raise BadSetting(f"POOLD_EGRESS_PRIVATE must be NAME:PORT or ADDRESS/BITS:PORT, got {entry!r}")
+
+    def _listed(self, name: str) -> tuple[str, ...]:
+        return tuple(filter(None, (part.strip() for part in self._environ.get(name, "").split(","))))
+
     def host_name(self, name: str, default: str) -> str:
         return self.matching(name, NAME, default, told="be small letters, digits, . and -, at most 63")
 

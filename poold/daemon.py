@@ -21,6 +21,8 @@ from poold.api.services import Facts, Services
 from poold.api.tickets import Refusals, Tickets
 from poold.cgroups import Cgroups, open_cgroups
 from poold.config import Config
+from poold.egress.proxies import Proxies
+from poold.egress.registries import Registries, read_registries
 from poold.engines import Engine
 from poold.engines.qemu import QemuEngine
 from poold.engines.qemu.accel import UNTRIED, find_accel
@@ -31,16 +33,17 @@ from poold.lifetimes import beside, finish
 from poold.metrics import Metrics
 from poold.net import Slots as NetSlots
 from poold.net import open_slots
-from poold.pool import Places, Pool, Slots
+from poold.pool import Outfit, Places, Pool, Slots
 from poold.pressure import Threshold, Thresholds
 from poold.registry import Registry
-from poold.sandboxes import Defaults, Means, Sandboxes, Sources
+from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
 from poold.strain import Watch
 
 log = logging.getLogger("poold")
 
+GUEST_CA = "/usr/local/share/ca-certificates/warren.crt"  # where a guest keeps whom it is told to trust
 UPKEEP_S = 3600.0
 BETWEEN_SWEEPS_S = 0.1  # others want to write, too
 
@@ -56,6 +59,7 @@ class Ground:
     cgroups: Cgroups | None
     slots: Slots
     slot_of: Callable[[int], Slot | None]
+    outfit: Outfit
     net: NetSlots | None = None
 
     def network(self) -> NetSlots:
@@ -67,17 +71,23 @@ class Ground:
 async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
     """Serve until `stop` is set. `ready` is called once requests are answered. Running sandboxes outlive this."""
     metrics = Metrics()
-    async with _opened(config, metrics) as ledger, _ground(config, ledger, sources) as (ground, todo, recovery):
+    clients = await asyncio.to_thread(_clients, config)
+    async with (
+        _opened(config, metrics) as ledger,
+        _ground(config, ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
+        _proxies(config, ground, Connections(ledger, metrics, sources.now_ms), sources, todo.slots) as proxies,
+    ):
         watch = Watch(config.state_dir, metrics, _thresholds(config))
         pool = Pool(
             ground.engine,
             ground.images,
-            _places(config, ground, sources),
+            _places(config, ground, sources, proxies),
             sizes=config.pool,
             gate=watch.gate,
             observe=metrics.guest_call_seconds.observe,
+            outfit=ground.outfit,
         )
-        means = Means(ledger, pool, ground.images, sources, metrics)
+        means = Means(ledger, pool, ground.images, sources, metrics, _network(config, clients))
         async with (
             pool.running(),
             watch.running(pool.keeper.strain),
@@ -102,7 +112,12 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
 
 async def stop_all(config: Config, sources: Sources) -> None:
     """End every machine that a former daemon left running. What is paused stays on disk. Needs no image."""
-    async with _opened(config, Metrics()) as ledger, _ground(config, ledger, sources, ends=True) as (ground, todo, _):
+    metrics = Metrics()
+    async with (
+        _opened(config, metrics) as ledger,
+        _ground(config, ledger, sources, ends=True) as (ground, todo, _),
+        _proxies(config, ground, Connections(ledger, metrics, sources.now_ms), sources, ()),
+    ):
         for action in todo.adopt:
             log.info("stopping", extra={"sandbox": action.sandbox.id})
             stop = partial(
@@ -144,13 +159,13 @@ def _only_one(state_dir: Path) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def _ground(
-    config: Config, ledger: Ledger, sources: Sources, *, ends: bool = False
+    config: Config, ledger: Ledger, sources: Sources, *, ends: bool = False, outfit: Outfit | None = None
 ) -> AsyncIterator[tuple[Ground, reconcile.Plan, reconcile.Recovery]]:
     """What machines stand on, cleared of everything that should not be there.
 
     Slots of running machines are kept, unless whoever asks `ends` them all. Then none is started, either.
     """
-    ground = await (_local(config) if config.engine == "local" else _qemu(config, starts=not ends))
+    ground = await (_local(config) if config.engine == "local" else _qemu(config, outfit or Outfit(), starts=not ends))
     try:
         rows = await ledger.read(sandboxes.alive)
         found = await asyncio.to_thread(ground.engine.found)
@@ -159,7 +174,7 @@ async def _ground(
         if ground.cgroups is not None:
             running = {action.machine_id for action in todo.adopt}
             recovery.removed += await finish(asyncio.to_thread(_sweep_groups, ground.cgroups, running))
-        kept = set() if ends else {action.slot for action in todo.adopt}
+        kept = set() if ends else todo.slots
         async with _slots(config, ground, kept):
             yield ground, todo, recovery
     finally:
@@ -195,7 +210,49 @@ async def _slots(config: Config, ground: Ground, keep: Collection[int]) -> Async
             slots.spare_taken()  # whatever is still in use, a machine runs in it
 
 
-async def _qemu(config: Config, *, starts: bool) -> Ground:
+@contextlib.asynccontextmanager
+async def _proxies(
+    config: Config, ground: Ground, told: Connections, sources: Sources, keep: Collection[int]
+) -> AsyncIterator[Proxies | None]:
+    """The proxies of machines, cleared of those whose machine is not taken over. None where nothing is isolated."""
+    if not ground.engine.isolates:
+        yield None
+        return
+    folder = config.run_dir / "egress"
+    proxies = Proxies(folder, lambda slot: ground.network().proxy_sockets(slot), told=told, now_ms=sources.now_ms)
+    async with proxies.running():
+        await proxies.sweep(keep)
+        yield proxies
+
+
+def _clients(config: Config) -> Registries:
+    """Where the host's own clients get packages from. Blocks."""
+    found = read_registries(config.egress.clients, more=config.egress.registries)
+    log.info("registries", extra={"hosts": [str(rule) for rule in found.hosts], "notes": found.notes})
+    return found
+
+
+def _outfit(config: Config, clients: Registries) -> Outfit:
+    ca = config.egress.guest_ca
+    try:
+        return Outfit(clients.files, None if ca is None else ca.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"POOLD_GUEST_CA={ca} cannot be read: {error}") from None
+
+
+def _network(config: Config, clients: Registries) -> HostNetwork:
+    said = config.egress
+    return HostNetwork(
+        said.most, said.limits, clients.hosts, said.private_hosts, said.private_nets, _client_env(config, clients)
+    )
+
+
+def _client_env(config: Config, clients: Registries) -> dict[str, str]:
+    """Settings for clients that read no file; Node has a list of authorities of its own."""
+    return dict(clients.env) | ({} if config.egress.guest_ca is None else {"NODE_EXTRA_CA_CERTS": GUEST_CA})
+
+
+async def _qemu(config: Config, outfit: Outfit, *, starts: bool) -> Ground:
     """Only an engine that `starts` machines needs images, and to know how their instructions are run."""
     images = Images(config.images_dir)
     accel = await find_accel(images.find(_checked(config, images)[0])) if starts else UNTRIED
@@ -207,8 +264,10 @@ async def _qemu(config: Config, *, starts: bool) -> Ground:
         socket_in=lambda slot: ground.network().socket_in(slot),
         open_tap=lambda slot: ground.network().open_tap(slot),
         limit=cgroups,
+        outfit=outfit.key,
     )
-    ground = Ground(engine, images, accel.name, config.base_uid, cgroups, PlainSlots(0, uid=0), lambda _: None)
+    none = PlainSlots(0, uid=0)
+    ground = Ground(engine, images, accel.name, config.base_uid, cgroups, none, lambda _: None, outfit)
     return ground
 
 
@@ -230,12 +289,13 @@ async def _local(config: Config) -> Ground:
 
     engine = LocalEngine(config.state_dir / "local", python=sys.executable, guest_path=config.guest_path)
     slots = PlainSlots(config.slots, uid=os.getuid())
-    return Ground(engine, HostImages(), "none", os.getuid(), None, slots, lambda _: slots.take_nowait())
+    return Ground(engine, HostImages(), "none", os.getuid(), None, slots, lambda _: slots.take_nowait(), Outfit())
 
 
-def _places(config: Config, ground: Ground, sources: Sources) -> Places:
+def _places(config: Config, ground: Ground, sources: Sources, proxies: Proxies | None) -> Places:
     return Places(
         ground.slots,
+        proxies=proxies,
         memory_budget_mb=config.memory_budget_mb,
         new_machine_id=lambda: new_id("vm", sources.entropy),
     )

@@ -10,6 +10,7 @@ import orjson
 
 from contract.errors import BadField
 from contract.models import Shape
+from contract.network import Network
 from poold.errors import HostFault
 
 
@@ -21,6 +22,7 @@ class Image:
     kernel: Path
     initramfs: Path
     defaults: Shape
+    network: Network | None = None  # what its machines never get out of
 
 
 class Images:
@@ -72,8 +74,9 @@ def read_image(pointer: Path) -> Image:
             kernel=folder / manifest["kernel"],
             initramfs=folder / manifest["initramfs"],
             defaults=Shape(manifest["name"], defaults["vcpus"], defaults["memory_mb"], defaults["disk_mb"]),
+            network=Network.decode(manifest["network"]) if manifest.get("network") is not None else None,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, BadField) as error:
         why = f"its manifest has no {error}" if isinstance(error, KeyError) else str(error)
         raise HostFault("reading", f"image {pointer.name}", hint=f"{why}; build it again") from error
 

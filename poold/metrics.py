@@ -190,13 +190,19 @@ class Metrics:
             "vm_memory_bytes", "Memory that a sandbox's machine has for itself", sandbox=None
         )
         self.egress_bytes_total = self._counter(
-            "egress_bytes_total", "Bytes that a sandbox has sent to the world and received from it", sandbox=None
+            "egress_bytes_total", "Bytes that sandboxes have sent to the world and received from it", way=("up", "down")
         )
 
     def _of_the_host(self) -> None:
         self.ledger_commit_seconds = self._histogram("ledger_commit_seconds", "Commits of the ledger")
         self.ledger_group_size = self._histogram("ledger_group_size", "Writes that one commit had", bounds=SIZES)
         self.recovery_total = self._counter("recovery_total", "What was found at a start and how it went on", what=None)
+        self.egress_connections_total = self._counter(
+            "egress_connections_total",
+            "Connections of guests, and packets that were dropped",
+            verdict=("allowed", "refused"),
+            via=("connect", "http", "tls", "tcp", "dns", "packet"),
+        )
         self.host_pressure = self._gauge("host_pressure", "1 while the host is short of it", what=None)
 
     def _of_requests(self) -> None:

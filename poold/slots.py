@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 
 from poold.errors import NoFreeSlot
 
@@ -12,6 +13,21 @@ class Slot:
     netns: Path  # the file that pins the network namespace
     tap: str
     uid: int  # the user that this slot's machine runs as; no other slot has it
+
+
+@dataclass(frozen=True)
+class ProxySockets:
+    """What a machine's proxy listens on, inside its slot. Whoever has them closes them; they keep the namespace."""
+
+    explicit: socket
+    transparent: socket
+    names_udp: socket
+    names_tcp: socket
+    packets: socket  # that were dropped
+
+    def close(self) -> None:
+        for each in vars(self).values():
+            each.close()
 
 
 class PlainSlots:

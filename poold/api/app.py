@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route
 
-from poold.api import admin, commands, files, observe, owners, ports, sandboxes, streams, terminal
+from poold.api import admin, commands, files, network, observe, owners, ports, sandboxes, streams, terminal
 from poold.api.doors import ADMIN, ANYONE, ATTACH, HOST, PORT, READ, TERMINAL, WRITE, Door, SocketDoor
 from poold.api.middleware import Requests
 from poold.api.replies import EXCEPTION_HANDLERS
@@ -40,6 +40,9 @@ ROUTES: Sequence[Door | SocketDoor] = (
     SocketDoor(f"{ONE}/terminal", terminal.attach, TERMINAL),
     SocketDoor(f"{ONE}/ports/{{port}}", ports.connect, PORT),
     Door("PUT", f"{ONE}/ports/{{port}}", sandboxes.set_port, WRITE),
+    Door("GET", f"{ONE}/network", network.get, READ),
+    Door("PUT", f"{ONE}/network", network.put, WRITE),
+    Door("GET", f"{ONE}/egress", network.connections, READ),
     Door("POST", "/v1/sandboxes/states", owners.states, HOST),
     Door("GET", f"{OWNER}/sandboxes", owners.living, HOST),
     Door("GET", f"{OWNER}/reservations", owners.reservations_of, HOST),

@@ -8,6 +8,7 @@ from starlette.requests import HTTPConnection
 
 from contract.ids import sandbox_id
 from contract.models import Caller, ShapeLimits, owner_name
+from contract.network import Network
 from poold.api.seldom import Seldom
 from poold.api.tickets import Refusals, Tickets, ticket_of
 from poold.cgroups import Cgroups
@@ -63,7 +64,8 @@ def caller_of(connection: HTTPConnection) -> Caller:
     state: dict[str, Any] = connection.scope["state"]
     ticket = ticket_of(connection)
     owner = owner_name(connection.headers.get("warren-owner")) if ticket is None else ticket.owner
-    return Caller(owner, state.get("request"))
+    network = None if ticket is None or ticket.network is None else Network.decode(ticket.network)
+    return Caller(owner, state.get("request"), network)
 
 
 def asked_id(connection: HTTPConnection) -> str:

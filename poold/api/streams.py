@@ -45,7 +45,7 @@ async def of_sandbox(request: Request) -> Response:
     found, sandbox_id = services(request), asked_id(request)
     sandbox = await found.sandboxes.get(sandbox_id)
     asked = read_query(request, EventsAsked.read)
-    after = _after(request, asked.after)  # where a stream broke off counts more
+    after = after_of(request, asked.after)  # where a stream broke off counts more
     if wants_stream(request):
         is_over = sandbox.state.value in LAST
         batches = _pages(found.ledger, sandbox_id, after) if is_over else found.ledger.follow(sandbox_id, after)
@@ -58,14 +58,14 @@ async def of_host(request: Request) -> Response:
     """The events of all sandboxes, in the order in which they were written down."""
     ledger = services(request).ledger
     if wants_stream(request):
-        after = _after(request, await ledger.read(events.newest_id))
+        after = after_of(request, await ledger.read(events.newest_id))
         return event_stream(_everything(ledger.follow(None, after)))
-    after, limit = _after(request, 0), number(request, "limit", 100, 1, MAX_PAGE)
+    after, limit = after_of(request, 0), number(request, "limit", 100, 1, MAX_PAGE)
     page = await ledger.read(lambda db: events.everything_after(db, after, limit))
     return json_reply({"events": [event.view() for event in page]})
 
 
-def _after(request: Request, default: int) -> int:
+def after_of(request: Request, default: int) -> int:
     text = request.headers.get("last-event-id") or request.query_params.get("after") or str(default)
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise BadField("after", text, "must be the number of an event")
@@ -74,7 +74,7 @@ def _after(request: Request, default: int) -> int:
 
 async def _timeline(batches: AsyncIterator[list[events.Event]], *, is_over: bool) -> AsyncIterator[bytes]:
     """Ends after the last event. Of a sandbox that is over, what is there is all."""
-    async for batch in _alive(batches):
+    async for batch in alive(batches):
         yield b"".join(sse(event.kind, event.view(), event.seq) for event in batch) or b": still here\n\n"
         if not is_over and any(_is_last(event) for event in batch):
             return
@@ -93,11 +93,11 @@ def _is_last(event: events.Event) -> bool:
 
 
 async def _everything(batches: AsyncIterator[list[events.Event]]) -> AsyncIterator[bytes]:
-    async for batch in _alive(batches):
+    async for batch in alive(batches):
         yield b"".join(sse(event.kind, event.view(), event.id) for event in batch) or b": still here\n\n"
 
 
-async def _alive(batches: AsyncIterator[list[T]]) -> AsyncIterator[list[T]]:
+async def alive(batches: AsyncIterator[list[T]]) -> AsyncIterator[list[T]]:
     """`batches`, and an empty one whenever nothing has come for a while, and at the beginning."""
     yield []
     waiting = asyncio.ensure_future(anext(batches))

@@ -72,6 +72,7 @@ class Engine(Protocol):
 
     name: str
     can_save: bool  # whether `save`, `halt` and `load` do what they say; elsewhere they raise
+    isolates: bool  # whether its machines are in slots, so that all they reach is a proxy
 
     async def build_snapshot(self, image: Image, shape: Shape, slot: Slot, settle: Settle) -> Snapshot:
         """Boot `image` in `slot`, wait for `settle`, freeze it and keep it as a snapshot.

@@ -22,7 +22,8 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from contract.models import Shape
-from poold.engines import Found, Machine, Progress, Settle, Snapshot, family, process, silent
+from poold import processes
+from poold.engines import Found, Machine, Progress, Settle, Snapshot, family, silent
 from poold.errors import EngineError
 from poold.images import Image
 from poold.lifetimes import finish
@@ -47,6 +48,7 @@ class LocalEngine:
 
     name = "local"
     can_save = False
+    isolates = False
 
     def __init__(self, folder: Path, *, python: str, guest_path: Path, namespaces: bool = True) -> None:
         self._machines = folder / "machines"
@@ -109,7 +111,7 @@ class LocalEngine:
             machine = self._running.get(machine_id)
             known = [] if machine is None or machine.ended.done() else [machine.pid]
             for pid in await _in_thread("ending", machine_id, _find_stopped, folder / SOCKET, known):
-                await process.end(pid)
+                await processes.end(pid)
             self._running.pop(machine_id, None)
             self._paused.pop(machine_id, None)
             await _in_thread("removing", machine_id, _remove, folder)
@@ -150,9 +152,9 @@ class LocalEngine:
             if machine_id not in guests:
                 raise EngineError("adopting", machine_id, hint="it has no process")
             pid, stopped = guests[machine_id]
-            machine = Machine(machine_id, slot, self._machines / machine_id, pid, process.watch(pid))
+            machine = Machine(machine_id, slot, self._machines / machine_id, pid, processes.watch(pid))
             # Only now: from here on its number cannot be that of another process without `ended` saying so.
-            if process.mark_of(pid, MARK) != str(machine.folder / SOCKET):
+            if processes.mark_of(pid, MARK) != str(machine.folder / SOCKET):
                 machine.ended.cancel()
                 raise EngineError("adopting", machine_id, hint="its process has just ended")
             self._running[machine_id] = machine
@@ -192,8 +194,8 @@ class LocalEngine:
     async def _launch(self, machine_id: str, slot: Slot) -> Machine:
         folder = self._machines / machine_id
         argv = [*self._guest, MARK, str(folder / SOCKET), "--workspace", str(folder / WORKSPACE)]
-        pid = await process.start(argv, log=folder / LOG, cwd=folder)
-        machine = self._running[machine_id] = Machine(machine_id, slot, folder, pid, process.watch(pid))
+        pid = await processes.start(argv, log=folder / LOG, cwd=folder)
+        machine = self._running[machine_id] = Machine(machine_id, slot, folder, pid, processes.watch(pid))
         return machine
 
 
@@ -288,7 +290,7 @@ def _remove(folder: Path) -> None:
 
 def _find_stopped(mark: Path, known: Iterable[int]) -> list[int]:
     """Every process of the machine with this mark, stopped: it starts no more of them while they are ended."""
-    roots = {*known, *process.find(str(mark))}
+    roots = {*known, *processes.find(str(mark))}
     family.stop(roots)
     return list(family.look().below(roots))
 
@@ -299,7 +301,7 @@ def _find_guests(machines: Path) -> dict[str, tuple[int, list[int]]]:
     Among these are those that the kernel is busy with: one that waits for its child to become another program stops
     only when that goes on.
     """
-    marked = process.find_marked(MARK, f"{machines}/")
+    marked = processes.find_marked(MARK, f"{machines}/")
     now = family.look()
     found = {}
     for rest, pids in marked.items():

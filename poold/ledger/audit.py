@@ -196,6 +196,12 @@ def _hash(before: bytes, row: tuple[Any, ...]) -> bytes:
     return hashlib.sha256(before + orjson.dumps(row)).digest()
 
 
+def read_detail(text: str) -> dict[str, Any]:
+    """The detail of a row, as it is stored."""
+    detail: dict[str, Any] = orjson.loads(text)
+    return detail
+
+
 def _entry(row: sqlite3.Row) -> Entry:
     return Entry(
         seq=row[0],
@@ -204,7 +210,7 @@ def _entry(row: sqlite3.Row) -> Entry:
         sandbox=row[3],
         request=row[4],
         action=row[5],
-        detail=orjson.loads(row[6]),
+        detail=read_detail(row[6]),
         exit_code=row[7],
         duration_ms=row[8],
         bytes=row[9],

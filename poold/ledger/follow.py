@@ -37,7 +37,8 @@ class Followers:
                 woken.set()
 
     async def follow(self, stream: str | None, after: int) -> AsyncGenerator[Batch, None]:
-        with self._following(stream) as woken:
+        woken = asyncio.Event()
+        with self._following(stream, woken):
             while True:
                 woken.clear()  # before the read: what is committed during it is read next time
                 batch = await self._next(stream, after)
@@ -47,12 +48,21 @@ class Followers:
                 if len(batch) < BATCH:
                     await woken.wait()
 
-    @contextlib.contextmanager
-    def _following(self, stream: str | None) -> Iterator[asyncio.Event]:
+    async def changes(self, *streams: str) -> AsyncGenerator[None, None]:
         woken = asyncio.Event()
+        with contextlib.ExitStack() as stack:
+            for stream in streams:
+                stack.enter_context(self._following(stream, woken))
+            while True:
+                woken.clear()  # before whoever follows reads: what is committed meanwhile is read next time
+                yield
+                await woken.wait()
+
+    @contextlib.contextmanager
+    def _following(self, stream: str | None, woken: asyncio.Event) -> Iterator[None]:
         self._waiting[stream].add(woken)
         try:
-            yield woken
+            yield
         finally:
             self._waiting[stream].discard(woken)
             if not self._waiting[stream]:

@@ -76,6 +76,13 @@ class Ledger:
         """
         return self._followers.follow(stream, after)
 
+    def changes(self, *streams: str) -> AsyncGenerator[None, None]:
+        """Once at the beginning, and whenever something of these streams has been committed since the last time.
+
+        Goes on until the caller stops. Close it when you leave (`contextlib.aclosing`).
+        """
+        return self._followers.changes(*streams)
+
     def _must_be_open(self) -> None:
         if self._closed:
             raise LedgerError("using", "the ledger", hint="it is closed")

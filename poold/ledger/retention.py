@@ -4,6 +4,7 @@
 - Audit rows after `Keep.audit_days`, from the old end on; the anchor moves along, so what is left still verifies.
   Runs (`usage`) that ended so long ago go with them.
 - What is kept for repeated requests (`repeats`, `replies`), after a day.
+- What is known of proxies (`proxies`) that have told nothing for `Keep.ended_days`.
 - The closed book of an owner, which is open elsewhere, after `Keep.ended_days`.
 
 Nothing else is ever removed. Each call of `sweep` is one short transaction; call it again until it says that it is
@@ -47,6 +48,7 @@ class Swept:
     runs: int
     repeats: int = 0  # of idempotency keys and of replies
     reservations: int = 0  # of closed books
+    proxies: int = 0
 
     @property
     def done(self) -> bool:
@@ -62,7 +64,8 @@ def sweep(db: sqlite3.Connection, keep: Keep, *, now_ms: int, batch: int = BATCH
     rows = _cut_audit(db, keep.audit_until_ms(now_ms), batch)
     repeats = _remove_repeats(db, now_ms - KEPT_MS, batch)
     reservations = _remove_closed_books(db, keep.ended_until_ms(now_ms), batch)
-    swept = Swept(sandboxes, events, rows, runs, repeats, reservations)
+    proxies = _remove_proxies(db, keep.ended_until_ms(now_ms), batch)
+    swept = Swept(sandboxes, events, rows, runs, repeats, reservations, proxies)
     if not swept.done:
         audit.add(db, audit.Entry(at_ms=now_ms, action="ledger.sweep", detail=asdict(swept)))
     return swept
@@ -116,6 +119,12 @@ def _remove_repeats(db: sqlite3.Connection, until_ms: int, batch: int) -> int:
         (until_ms, batch - keys),
     ).rowcount
     return keys + replies
+
+
+def _remove_proxies(db: sqlite3.Connection, until_ms: int, batch: int) -> int:
+    return db.execute(
+        "DELETE FROM proxies WHERE proxy IN (SELECT proxy FROM proxies WHERE at_ms < ? LIMIT ?)", (until_ms, batch)
+    ).rowcount
 
 
 def _remove_closed_books(db: sqlite3.Connection, until_ms: int, batch: int) -> int:

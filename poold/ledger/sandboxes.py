@@ -2,12 +2,14 @@
 
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import orjson
 
 from contract.errors import BadField, NotFound, WrongState
 from contract.models import MAX_PUBLIC_PORTS, Rules, Sandbox, Shape
+from contract.network import Network, Within
 from contract.states import LIVE, Event, State, step
 from poold.ledger import audit, events, usage
 
@@ -19,8 +21,8 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
     shape, rules = sandbox.shape, sandbox.rules
     db.execute(
         "INSERT INTO sandboxes (id, state, owner, image, vcpus, memory_mb, disk_mb, metadata, created_ms, expires_ms,"
-        " generation, timeout_sec, on_timeout, idle_sec, paused_sec, auto_resume, public_ports)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " generation, timeout_sec, on_timeout, idle_sec, paused_sec, auto_resume, public_ports, network, within)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             sandbox.id,
             sandbox.state,
@@ -39,6 +41,8 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
             rules.paused_sec,
             rules.auto_resume,
             orjson.dumps(sandbox.public_ports).decode(),
+            orjson.dumps(sandbox.network.view()).decode(),
+            orjson.dumps([each.view() for each in sandbox.within]).decode(),
         ),
     )
     told = {
@@ -47,6 +51,7 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
         "rules": vars(rules),
         "expires_ms": sandbox.expires_ms,
         "public_ports": sandbox.public_ports,
+        "network": sandbox.network.policy,
     }
     _record(db, sandbox, "created", told, action="create", noted=told, now_ms=sandbox.created_ms, request=request)
 
@@ -141,6 +146,27 @@ def set_public(
     after = _sandbox(row)
     told = {"port": port, "public": public}
     _record(db, after, "port", told, action="port", noted=told, now_ms=now_ms, request=request)
+    return after
+
+
+def set_network(
+    db: sqlite3.Connection, sandbox_id: str, network: Network, *, now_ms: int, request: str | None = None
+) -> Sandbox:
+    """Give the sandbox another policy, within those that it never gets out of."""
+    before = get(db, sandbox_id)
+    if before.state in ENDED:
+        raise WrongState(f"sandbox {sandbox_id} is {before.state}: it reaches nothing", state=before.state)
+    view = network.view()
+    row = db.execute(
+        "UPDATE sandboxes SET network = ? WHERE id = ? RETURNING *", (orjson.dumps(view).decode(), sandbox_id)
+    ).fetchone()
+    after = _sandbox(row)
+    told = {
+        "policy": network.policy,
+        "allow": [str(rule) for rule in (*network.allow, *network.allow_addresses)],
+        "hold_sec": network.hold_sec,
+    }
+    _record(db, after, "network", told, action="network", noted=view, now_ms=now_ms, request=request)
     return after
 
 
@@ -293,4 +319,16 @@ def _sandbox(row: sqlite3.Row) -> Sandbox:
         generation=row["generation"],
         reason=row["reason"],
         public_ports=tuple(orjson.loads(row["public_ports"])),
+        network=_network(row["network"]),
+        within=_within(row["within"]),
     )
+
+
+@lru_cache(maxsize=1024)
+def _network(text: str) -> Network:
+    return Network.decode(orjson.loads(text))
+
+
+@lru_cache(maxsize=1024)
+def _within(text: str) -> tuple[Within, ...]:
+    return tuple(Within(each["level"], Network.decode(each["network"], "within")) for each in orjson.loads(text))

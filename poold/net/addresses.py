@@ -9,3 +9,10 @@ PREFIX_LENGTH = 30
 # Locally administered; the middle bytes spell "WAR".
 HOST_MAC = "02:57:41:52:00:01"
 GUEST_MAC = "02:57:41:52:00:02"
+
+# Where a machine's proxy listens, on our side of the tap.
+EXPLICIT = 3128  # for programs that know of a proxy
+TRANSPARENT = 3129  # for all others
+NAMES = 53
+
+PACKETS = 1  # the group of the kernel's log in which a proxy reads what was dropped

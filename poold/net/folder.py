@@ -29,6 +29,15 @@ _SETTINGS = {
     "ipv6/conf/all/disable_ipv6": "1",
     "ipv6/conf/default/disable_ipv6": "1",
 }
+# How long the kernel remembers what is over; it would be minutes, of which a guest could make many. There once the
+# rules are: they load what reads these.
+_FORGET_S = {
+    "netfilter/nf_conntrack_tcp_timeout_time_wait": "5",
+    "netfilter/nf_conntrack_tcp_timeout_close": "2",
+    "netfilter/nf_conntrack_tcp_timeout_close_wait": "10",
+    "netfilter/nf_conntrack_tcp_timeout_syn_recv": "10",
+    "netfilter/nf_conntrack_udp_timeout": "5",
+}
 
 
 @contextmanager
@@ -56,6 +65,8 @@ def make(slot: Slot) -> None:
         with new_tap(TAP, uid=slot.uid):
             wire(TAP)
         run_nft(RULES)
+        for name, seconds in _FORGET_S.items():
+            _set(Path("/proc/sys/net") / name, seconds)
         pin_to(slot.netns)
 
 

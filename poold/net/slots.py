@@ -12,9 +12,10 @@ from poold.errors import NoFreeSlot
 from poold.lifetimes import finish
 from poold.net import folder, namespace
 from poold.net.addresses import TAP
+from poold.net.listening import proxy_sockets
 from poold.net.tap import open_tap
 from poold.net.worker import Worker, open_worker
-from poold.slots import Slot
+from poold.slots import ProxySockets, Slot
 
 
 class Slots:
@@ -80,6 +81,10 @@ class Slots:
         """
         return await finish(self._worker.run(partial(_open_tap, slot)), undo=os.close)
 
+    async def proxy_sockets(self, slot: Slot) -> ProxySockets:
+        """Return what a proxy of the slot's machine listens on. One has them at a time."""
+        return await finish(self._worker.run(partial(_proxy_sockets, slot)), undo=ProxySockets.close)
+
     async def adopt(self, keep: Collection[int]) -> frozenset[int]:
         """Take those of the slots to `keep` that a former run left, and return them. Remove all else that it left."""
         kept = (await self._worker.run(partial(folder.pinned, self._pins))).intersection(keep)
@@ -123,6 +128,11 @@ class Slots:
 def _open_tap(slot: Slot) -> int:
     with namespace.inside(slot.netns):
         return open_tap(slot.tap)
+
+
+def _proxy_sockets(slot: Slot) -> ProxySockets:
+    with namespace.inside(slot.netns):
+        return proxy_sockets()
 
 
 @asynccontextmanager

@@ -4,7 +4,8 @@ A claim goes through a *place*: `take` finds room and changes nothing else, so t
 it is about to do; `open` makes the place's machine answer under its own identity; `release` gives everything back.
 """
 
+from poold.pool.outfit import Outfit
 from poold.pool.places import OVERHEAD_MB, Place, Places, Slots
-from poold.pool.pool import NOBODY, Pool
+from poold.pool.pool import NOBODY, Pool, Rule
 
-__all__ = ["NOBODY", "OVERHEAD_MB", "Place", "Places", "Pool", "Slots"]
+__all__ = ["NOBODY", "OVERHEAD_MB", "Outfit", "Place", "Places", "Pool", "Rule", "Slots"]

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from contract.errors import CapacityError, WarrenError
 from contract.models import Shape
+from poold.egress.proxies import Proxies, Proxy
 from poold.engines import Machine
 from poold.link import Guest
 from poold.slots import Slot
@@ -37,6 +38,7 @@ class Place:
     machine_id: str
     machine: Machine | None = None
     guest: Guest | None = None
+    proxy: Proxy | None = None  # what stands between the machine and the world; not where the engine isolates nothing
     is_taken: bool = True  # until it is given back
 
     def hang_up(self, error: WarrenError | None = None) -> None:
@@ -49,8 +51,16 @@ class Place:
 class Places:
     """All places of this host: a slot and a share of the memory make one."""
 
-    def __init__(self, slots: Slots, *, memory_budget_mb: int, new_machine_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        *,
+        memory_budget_mb: int,
+        new_machine_id: Callable[[], str],
+        proxies: Proxies | None = None,
+    ) -> None:
         self._slots = slots
+        self._proxies = proxies
         self._new_machine_id = new_machine_id
         self.memory_budget_mb = memory_budget_mb
         self.memory_left_mb = memory_budget_mb
@@ -71,12 +81,25 @@ class Places:
         self.memory_left_mb -= shape.memory_mb + OVERHEAD_MB
         return Place(shape, slot, machine_id)
 
+    async def guard(self, place: Place) -> None:
+        """See that the place has a proxy, which denies everything. Before its machine runs."""
+        if self._proxies is not None and place.proxy is None:
+            place.proxy = await self._proxies.start(place.slot)
+
+    async def guard_again(self, place: Place) -> None:
+        """As `guard`, for a machine that runs: the proxy that a former daemon left goes on."""
+        if self._proxies is not None:
+            place.proxy = await self._proxies.adopt(place.slot)
+
     async def give_back(self, place: Place) -> None:
         """The place may be taken again: its machine is gone. Succeeds if it is free; a failure can be repeated."""
         if not place.is_taken:
             return
         place.is_taken = False  # now: who comes while we wait must not give back what is somebody else's by then
         try:
+            if self._proxies is not None and place.proxy is not None:
+                await self._proxies.end(place.proxy)
+                place.proxy = None
             await self._slots.give_back(place.slot)
         except BaseException:
             place.is_taken = True

@@ -13,6 +13,7 @@ from typing import Any
 from contract.errors import CapacityError, WarrenError
 from contract.models import Shape
 from poold.config import PoolSize
+from poold.egress.policy import Policy
 from poold.engines import Engine, Machine
 from poold.errors import GuestError, GuestRefused, HostFault, MachineDied
 from poold.images import Images
@@ -20,6 +21,7 @@ from poold.lifetimes import beside, both, finish
 from poold.link import Guest
 from poold.pool.ends import End, Ends
 from poold.pool.keeper import Keeper
+from poold.pool.outfit import Outfit
 from poold.pool.places import Place, Places
 
 log = logging.getLogger("poold.pool")
@@ -39,6 +41,7 @@ NOBODY = {"generation": 1, "hostname": NOBODY_ID, "machine_id": "0" * 32, "id": 
 BROKEN = (HostFault, GuestError, GuestRefused, MachineDied)
 
 Identity = Callable[[], dict[str, Any]]
+Rule = tuple[str, Policy]  # whose machine it is, and what that may reach
 Gate = Callable[[], None]
 Observe = Callable[[float], None]
 
@@ -59,6 +62,7 @@ class Pool:
         sizes: Mapping[str, PoolSize],
         gate: Gate = lambda: None,
         observe: Observe = lambda _seconds: None,
+        outfit: Outfit | None = None,
     ) -> None:
         self.engine = engine
         self.places = places
@@ -66,6 +70,7 @@ class Pool:
         self._sizes = sizes
         self._gate = gate
         self._observe = observe
+        self._outfit = outfit or Outfit()
         self._building: dict[Shape, asyncio.Lock] = {}
         self._ends = Ends(places)
         self.keeper = Keeper(rooms=lambda: places.free, make=self._new_warm, release=self._let_go)
@@ -100,11 +105,15 @@ class Pool:
                     if not await self.keeper.make_room(shape):
                         raise
 
-    async def open(self, place: Place, identity: Identity) -> Guest:
-        """Make the place's machine run, under an identity of its own. On failure the place still has to be released."""
+    async def open(self, place: Place, identity: Identity, rule: Rule) -> Guest:
+        """Make the place's machine run, under an identity of its own. On failure the place still has to be released.
+
+        What it may reach is in force before its first instruction.
+        """
         with self.keeper.claiming():
             if place.machine is not None:
                 try:
+                    await _tell(place, rule)
                     return await self._identify(place, identity, IDENTITY_LIMIT_S)
                 except BROKEN as error:
                     log.warning(
@@ -114,21 +123,25 @@ class Pool:
                     place.hang_up()
                     await finish(self.engine.destroy(place.machine_id))
             await self._restore(place)
+            await _tell(place, rule)
             return await self._identify(place, identity, IDENTITY_LIMIT_S)
 
     async def load(self, place: Place) -> None:
         """Bring the place's machine back from disk, paused. On failure it is on disk as before."""
-        place.machine = await self.engine.load(place.machine_id, place.slot)
+        place.machine = await both(self.places.guard(place), self.engine.load(place.machine_id, place.slot))
         place.guest = self._guest(place.machine)
 
-    async def reopen(self, place: Place, identity: Identity) -> Guest:
-        """Let a machine that was loaded go on, and tell it what has changed."""
+    async def reopen(self, place: Place, identity: Identity, rule: Rule) -> Guest:
+        """Let a machine that was loaded go on, and tell it what has changed. It reaches what it may from the start."""
+        await _tell(place, rule)
         return await self._identify(place, identity, RETURN_LIMIT_S)
 
-    async def adopt(self, place: Place) -> Guest:
-        """Take over the place's machine, which a former daemon started."""
+    async def adopt(self, place: Place, rule: Rule) -> Guest:
+        """Take over the place's machine and its proxy, which a former daemon started."""
         place.machine = await self.engine.adopt(place.machine_id, place.slot)
         place.guest = self._guest(place.machine)
+        await self.places.guard_again(place)
+        await _tell(place, rule)
         await self.engine.resume(place.machine)
         return place.guest
 
@@ -164,7 +177,9 @@ class Pool:
         image = self._images.find(place.shape.image)
         async with self._building.setdefault(place.shape, asyncio.Lock()):
             snapshot = await self.engine.build_snapshot(image, place.shape, place.slot, self.settle)
-        place.machine = await self.engine.restore(snapshot, place.slot, place.machine_id)
+        place.machine = await both(
+            self.places.guard(place), self.engine.restore(snapshot, place.slot, place.machine_id)
+        )
         place.guest = self._guest(place.machine)
 
     def _guest(self, machine: Machine) -> Guest:
@@ -188,8 +203,9 @@ class Pool:
             async with asyncio.timeout(BOOT_LIMIT_S):
                 while not await self.answers(guest, machine):  # noqa: ASYNC110 — we have to ask
                     await asyncio.sleep(0.05)
+                await self._outfit.put_on(guest)
                 for _ in range(REHEARSALS):
-                    await guest.call("POST", "/rehearse", self._nobody())
+                    await guest.call("POST", "/rehearse", self._nobody() | self._outfit.identity)
         except TimeoutError as error:
             raise GuestError(f"the guest did not answer within {BOOT_LIMIT_S:g} s of its start") from error
         finally:
@@ -228,3 +244,9 @@ class Pool:
             await place.guest.call("POST", "/rehearse", self._nobody())
             await place.guest.call("GET", "/health")
         await self.engine.pause(place.machine)
+
+
+async def _tell(place: Place, rule: Rule) -> None:
+    """Have the place's proxy allow what `rule` says, and nothing else, from now on."""
+    if place.proxy is not None:
+        await place.proxy.rule(*rule)

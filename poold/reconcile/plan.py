@@ -33,6 +33,11 @@ class Plan:
     adopt: list[Adopt] = field(default_factory=list)
     paused: list[Sandbox] = field(default_factory=list)
 
+    @property
+    def slots(self) -> set[int]:
+        """Those in which machines run on."""
+        return {action.slot for action in self.adopt}
+
 
 def plan(rows: Iterable[Sandbox], found: Iterable[Found], *, base_uid: int) -> Plan:
     """`rows`: every sandbox that may have a machine, on disk or running. `found`: every machine with a trace.

@@ -91,7 +91,7 @@ async def _take_over(action: Adopt, means: Means, host: Sandboxes, slot: Slot | 
         return
     place = means.pool.places.hold(action.sandbox.shape, slot, action.machine_id)
     try:
-        guest = await means.pool.adopt(place)
+        guest = await means.pool.adopt(place, means.rule_of(action.sandbox))
         await _tell(means, action.sandbox, guest)
     except WarrenError as error:
         await _ended(means.pool.release(place), place.machine_id)

@@ -3,6 +3,7 @@
 from contract.models import Caller, CreateSandbox, Rules, Sandbox, Shape
 from contract.states import State
 from poold.sandboxes.means import Means
+from poold.sandboxes.network import asked_network
 
 
 def shape_of(means: Means, request: CreateSandbox, default_image: str) -> Shape:
@@ -22,6 +23,8 @@ def new_sandbox(
 ) -> Sandbox:
     """A sandbox that is not in the ledger yet."""
     now_ms = means.sources.now_ms()
+    of_image = means.images.find(shape.image).network
+    network, within = asked_network(request, caller, of_image, is_enforced=means.pool.engine.isolates)
     return Sandbox(
         id=sandbox_id,
         state=State.PENDING,
@@ -32,4 +35,6 @@ def new_sandbox(
         rules=rules,
         owner=caller.owner,
         public_ports=request.public_ports,
+        network=network,
+        within=within,
     )

@@ -9,9 +9,11 @@ from dataclasses import replace
 from functools import partial
 from sqlite3 import Connection
 
+from contract.egress import Open
 from contract.errors import CapacityError, NotFound, NotMine, WarrenError, WrongState
 from contract.ids import new_id
 from contract.models import Caller, CreateSandbox, Sandbox
+from contract.network import Network
 from contract.states import Event, State
 from poold.errors import Draining, Exists, MachineDied
 from poold.ledger import sandboxes
@@ -21,6 +23,7 @@ from poold.sandboxes import operations, timeline
 from poold.sandboxes.asked import new_sandbox, shape_of
 from poold.sandboxes.lifecycle import following
 from poold.sandboxes.means import Defaults, Live, Means
+from poold.sandboxes.network import must_be_enforced
 from poold.sandboxes.owed import Owed
 from poold.sandboxes.rules import OwnersRules
 from poold.sandboxes.timers import Timers
@@ -40,6 +43,7 @@ class Sandboxes:
         self._means = means
         self.now_ms = means.sources.now_ms
         self._defaults = defaults
+        self.network = means.network
         self._live: dict[str, Live] = {}
         self._timers = Timers(lambda sandbox_id: self._tasks.create_task(self._act(sandbox_id)))
         self._owed = Owed(means, self._again)
@@ -169,6 +173,26 @@ class Sandboxes:
     async def set_public(self, sandbox_id: str, port: int, public: bool, caller: Caller = BY_ITSELF) -> Sandbox:
         """Let everybody reach the port through a gateway, or only the owner."""
         return await self._change(sandbox_id, partial(sandboxes.set_public, port=port, public=public), caller)
+
+    async def set_network(self, sandbox_id: str, network: Network, caller: Caller = BY_ITSELF) -> Sandbox:
+        """Give the sandbox another policy. In force when this returns: what it no longer allows has been cut."""
+        if not self._means.pool.engine.isolates:
+            must_be_enforced(network)
+        async with self._turns.of(sandbox_id):
+            return await finish(self._set_network(sandbox_id, network, caller))
+
+    async def _set_network(self, sandbox_id: str, network: Network, caller: Caller) -> Sandbox:
+        sandbox = await self._write(sandbox_id, partial(sandboxes.set_network, network=network), caller)
+        live = self._live.get(sandbox_id)
+        if live is not None and live.place.proxy is not None:
+            await live.place.proxy.rule(*self._means.rule_of(sandbox))
+        return sandbox
+
+    def connections(self, sandbox_id: str) -> list[Open]:
+        """The connections of a running sandbox that are under way."""
+        live = self._live.get(sandbox_id)
+        proxy = None if live is None else live.place.proxy
+        return [] if proxy is None else [each for each in proxy.opens.values() if each.sandbox == sandbox_id]
 
     async def _change(self, sandbox_id: str, change: Callable[..., Sandbox], caller: Caller) -> Sandbox:
         """Write something about the sandbox down, in its turn. A caller that leaves does not cut that short."""

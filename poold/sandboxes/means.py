@@ -5,7 +5,7 @@ import base64
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,9 @@ from poold.images import Images
 from poold.ledger import Ledger, sandboxes
 from poold.link import Guest
 from poold.metrics import Metrics
-from poold.pool import Place, Pool
+from poold.pool import Place, Pool, Rule
 from poold.sandboxes.lifecycle import Activity
+from poold.sandboxes.network import HostNetwork
 
 ENTROPY_BYTES = 64  # twice what the kernel's generator can hold
 
@@ -48,6 +49,11 @@ class Means:
     images: Images
     sources: Sources
     metrics: Metrics
+    network: HostNetwork = field(default_factory=HostNetwork)
+
+    def rule_of(self, sandbox: Sandbox) -> Rule:
+        """What the proxy of the sandbox's machine is told."""
+        return sandbox.id, self.network.policy(sandbox.network, sandbox.within)
 
     async def move(
         self,

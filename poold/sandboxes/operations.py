@@ -36,7 +36,7 @@ async def create(means: Means, owed: Owed, sandbox: Sandbox, request: CreateSand
     names = {
         "hostname": sandbox.id,
         "machine_id": means.sources.entropy(16).hex(),
-        "env": request.env,
+        "env": {**means.network.env, **request.env},
     }
     guests: list[Guest] = []
     done: list[Sandbox] = []
@@ -46,7 +46,8 @@ async def create(means: Means, owed: Owed, sandbox: Sandbox, request: CreateSand
         # while the machine wakes. Nobody hears of the sandbox before both are done.
         begin = partial(_begin, sandbox=sandbox, machine=place.machine_id, request=caller.request)
         intent = means.ledger.submit(begin)
-        guests.append(await means.pool.open(place, lambda: means.identity(sandbox.id, 1, **names)))
+        identity = partial(means.identity, sandbox.id, 1, **names)
+        guests.append(await means.pool.open(place, identity, means.rule_of(sandbox)))
         await asyncio.shield(intent)
 
     async def ready() -> None:
@@ -147,7 +148,8 @@ async def _reopen(means: Means, owed: Owed, sandbox: Sandbox, place: Place, call
     guests: list[Guest] = []
 
     async def tell() -> None:
-        guests.append(await means.pool.reopen(place, lambda: means.identity(sandbox.id, sandbox.generation)))
+        identity = partial(means.identity, sandbox.id, sandbox.generation)
+        guests.append(await means.pool.reopen(place, identity, means.rule_of(sandbox)))
 
     # From here on its process is the truth, and what was saved may go while it wakes.
     discarding = asyncio.ensure_future(discard(means, place.machine_id))

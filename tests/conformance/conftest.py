@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poold.engines import process
+from poold import processes
 from tests.conformance.bench import ENGINES, QEMU, Bench, open_bench, processes_of, until
 
 
@@ -44,7 +44,7 @@ async def _leaving_nothing(name: str, folder: Path) -> AsyncIterator[Bench]:
         for machine_id in [found.id for found in bench.engine.found()]:
             await bench.engine.destroy(machine_id)
         for pid in processes_of(folder):
-            await process.end(pid)
+            await processes.end(pid)
     pins = [str(path) for path in run_dir.rglob("netns/*")]
     mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(run_dir) in line]
     assert left + pins + mounts == []

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from poold.engines import Found, process
+from poold import processes
+from poold.engines import Found
 from poold.errors import EngineError
 from tests.conformance.bench import QEMU, REPOSITORY, Bench, new_id, open_bench, until
 
@@ -41,9 +42,9 @@ async def test_destroy_ends_what_was_started_in_a_machine_also_what_hid(bench: B
     async with bench.machine() as machine:
         assert await bench.sh(machine, hiding) == (0, "")
         if bench.name != QEMU:  # a VM's processes are not the host's
-            await until(lambda: len(process.find(mark)) == 2)
+            await until(lambda: len(processes.find(mark)) == 2)
         await bench.engine.destroy(machine.id)
-        assert process.find(mark) == []
+        assert processes.find(mark) == []
 
 
 async def test_destroy_spares_other_machines(bench: Bench) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from contract.models import Shape
-from poold.engines import Found, Limit, Machine, Progress, Settle, Snapshot, process, silent
+from poold import processes
+from poold.engines import Found, Limit, Machine, Progress, Settle, Snapshot, silent
 from poold.engines.qemu import argv, golden, made, saved
 from poold.engines.qemu.faults import as_engine_errors
 from poold.engines.qemu.inherited import Inherited, is_listening
@@ -38,6 +39,7 @@ class QemuEngine:
 
     name = "qemu"
     can_save = True
+    isolates = True
 
     def __init__(
         self,
@@ -47,10 +49,13 @@ class QemuEngine:
         socket_in: SocketIn,
         open_tap: OpenTap,
         limit: Limit | None = None,
+        outfit: str = "",
     ) -> None:
+        """`outfit` stands for what `settle` puts into machines: with another one there are other snapshots."""
         self._machines = folder / "machines"
         self._snapshots = folder / "snapshots"
         self._accel = accel
+        self._outfit = outfit
         self._socket_in = socket_in
         self._open_tap = open_tap
         self._vms = Vms(self._machines, limit)
@@ -177,7 +182,7 @@ class QemuEngine:
         return [self._found(name, pids.get(name)) for name in sorted(names)]
 
     def _found(self, name: str, pid: int | None) -> Found:
-        uid = None if pid is None else process.owner(pid)
+        uid = None if pid is None else processes.owner(pid)
         return Found(name, pid if uid is not None else None, saved.is_whole(self._machines / name), uid)
 
     async def adopt(self, machine_id: str, slot: Slot) -> Machine:
@@ -198,7 +203,7 @@ class QemuEngine:
 
     def _key(self, image: Image, shape: Shape) -> str:
         """Two snapshots with the same key are the same: everything that makes a difference is in it."""
-        layout = made.hardware(self._accel, shape)
+        layout = [self._outfit, *made.hardware(self._accel, shape)]
         facts = "\n".join([self._version, image.key, str(shape), golden.FORMAT, argv.KERNEL_ARGS, *layout])
         return f"{shape.image}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 

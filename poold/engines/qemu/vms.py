@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from contract.models import Shape
-from poold.engines import Limit, Machine, process
+from poold import processes
+from poold.engines import Limit, Machine
 from poold.engines.qemu import argv
 from poold.engines.qemu.faults import as_engine_errors
 from poold.engines.qemu.qmp import Qmp
@@ -135,8 +136,8 @@ class Vms:
     async def _start(self, machine_id: str, slot: Slot, line: Sequence[str], fds: Sequence[int]) -> Vm:
         """Not to be left before its pid is known: while it becomes QEMU, its arguments cannot be relied upon."""
         folder = self._machines / machine_id
-        pid = await process.start(line, log=folder / LOG, keep_fds=fds)
-        vm = Vm(Machine(machine_id, slot, folder, pid, process.watch(pid)))
+        pid = await processes.start(line, log=folder / LOG, keep_fds=fds)
+        vm = Vm(Machine(machine_id, slot, folder, pid, processes.watch(pid)))
         self._know(vm)
         return vm
 
@@ -159,10 +160,10 @@ class Vms:
         pid = (await asyncio.to_thread(self.pids)).get(machine_id)
         if pid is None:
             raise EngineError("adopting", machine_id, hint="it has no process")
-        vm = Vm(Machine(machine_id, slot, folder, pid, process.watch(pid)))
+        vm = Vm(Machine(machine_id, slot, folder, pid, processes.watch(pid)))
         try:
             # Only now: from here on its number cannot be that of another process without `ended` saying so.
-            if process.mark_of(pid, argv.MARK) != argv.mark(folder):
+            if processes.mark_of(pid, argv.MARK) != argv.mark(folder):
                 raise EngineError("adopting", machine_id, hint="its process has just ended")
             with as_engine_errors("adopting", machine_id):
                 await vm.connect()
@@ -186,11 +187,11 @@ class Vms:
             await asyncio.wait({vm.limiting})
             vm.limiting.exception()  # seen: whoever started the machine was told
         if vm is None:
-            for pid in await asyncio.to_thread(process.find, argv.mark(self._machines / machine_id)):
-                await process.end(pid)
+            for pid in await asyncio.to_thread(processes.find, argv.mark(self._machines / machine_id)):
+                await processes.end(pid)
         else:
             if not vm.machine.ended.done():  # else the pid may be somebody else's by now
-                await process.end(vm.machine.pid)
+                await processes.end(vm.machine.pid)
             vm.hang_up()
             self._known.pop(machine_id, None)
         if self._limit is not None:
@@ -199,7 +200,7 @@ class Vms:
 
     def pids(self) -> dict[str, int]:
         """The processes of all machines of this host, whoever started them. Blocks: it looks at every process."""
-        found = process.find_marked(argv.MARK, f"{argv.mark(self._machines)}/")
+        found = processes.find_marked(argv.MARK, f"{argv.mark(self._machines)}/")
         return {name.replace(",,", ","): min(pids) for name, pids in found.items()}
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ NAMES = {
     "recovery_total": "counter",
     "host_pressure": "gauge",
     "egress_bytes_total": "counter",
+    "egress_connections_total": "counter",
 }
 
 

@@ -96,8 +96,16 @@ class FakeGuest:
         echo = struct.pack("!BBHHH", 8, 0, 0, 7, 1)
         self.send(ICMP, target, echo[:2] + struct.pack("!H", _sum(echo)) + echo[4:])
 
-    def send_frame(self, kind: int, payload: bytes, *, to_mac: str = HOST_MAC) -> None:
-        os.write(self._tap, _ETHERNET.pack(_mac(to_mac), _mac(GUEST_MAC), kind) + payload)
+    def connect(self, target: str, port: int, *, source_port: int) -> None:
+        """Open a connection, as far as the other side can tell."""
+        self.send_tcp(target, port, source_port=source_port)
+        while (answer := self.next_packet().tcp)[1] != source_port:
+            pass  # of an earlier connection
+        sequence = answer[2]
+        self.send_tcp(target, port, ACK, source_port=source_port, numbers=(1001, sequence + 1))
+
+    def send_frame(self, kind: int, payload: bytes, *, to_mac: str = HOST_MAC, from_mac: str = GUEST_MAC) -> None:
+        os.write(self._tap, _ETHERNET.pack(_mac(to_mac), _mac(from_mac), kind) + payload)
 
     def wait_for_the_link(self) -> None:
         """Ask for our host's address until it answers: the kernel takes a moment to see that the tap was opened."""

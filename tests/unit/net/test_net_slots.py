@@ -103,7 +103,7 @@ async def test_the_next_machine_finds_nothing_of_the_last(run_dir: Path) -> None
         slot = slots.take_nowait()
         former, untouched = slot.netns.stat().st_ino, refused(slot)
         with fake_guest(slot.netns, slot.tap) as guest, await slots.socket_in(slot) as ours:
-            guest.send_udp("8.8.8.8", 53)
+            guest.send_udp("8.8.8.8", 123)
             assert refused(slot) != untouched
             # Also while a monitor that dies slowly and a forgotten socket are still inside.
             await slots.give_back(slot)

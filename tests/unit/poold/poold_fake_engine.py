@@ -24,6 +24,7 @@ class FakeEngine:
 
     name = "fake"
     can_save = True
+    isolates = True
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}

@@ -86,6 +86,23 @@ CLIENTS: list[tuple[str, str, object, int, str, str | None]] = [
     ("PUT", f"{A_SANDBOX}/ports/0", {"public": True}, 400, "bad_field", "port"),
     ("PUT", f"{A_SANDBOX}/ports/65536", {"public": True}, 400, "bad_field", "port"),
     ("PUT", f"{A_SANDBOX}/ports/http", {"public": True}, 400, "bad_field", "port"),
+    ("GET", f"{A_SANDBOX}/network", None, 404, "not_mine", None),
+    ("PUT", f"{A_SANDBOX}/network", {"policy": "deny"}, 404, "not_mine", None),
+    ("PUT", f"{A_SANDBOX}/network", {"policy": "some"}, 400, "bad_field", "policy"),
+    ("PUT", f"{A_SANDBOX}/network", {"allow": [{"host": "169.254.169.254"}]}, 400, "bad_field", "allow[0].host"),
+    ("PUT", f"{A_SANDBOX}/network", {"allow": [{"host": "a.b", "ports": [0]}]}, 400, "bad_field", "allow[0].ports[0]"),
+    ("PUT", f"{A_SANDBOX}/network", {"allow": [{"host": "a", "paths": ["x"]}]}, 400, "bad_field", "allow[0].paths[0]"),
+    (
+        "PUT",
+        f"{A_SANDBOX}/network",
+        {"allow_addresses": [{"cidr": "::/0"}]},
+        400,
+        "bad_field",
+        "allow_addresses[0].cidr",
+    ),
+    ("PUT", f"{A_SANDBOX}/network", {"limits": {"idle_sec": 0}}, 400, "bad_field", "limits.idle_sec"),
+    ("PUT", f"{A_SANDBOX}/network", {"allow_all": True}, 400, "bad_field", "allow_all"),
+    ("GET", f"{A_SANDBOX}/egress?verdict=maybe", None, 404, "not_mine", None),
 ]
 
 A_ROW = {"id": "sb-aaaaaaaaaaaaaaaa", "vcpus": 1, "memory_mb": 1, "disk_mb": 1}

@@ -1,0 +1,390 @@
+"""The proxies of this host, from poold's side: started, told what to allow, listened to, started again, ended.
+
+A proxy outlives poold: what it allows goes on being allowed, and what it has to tell waits until somebody listens.
+One that ends is started again under the same rules, for as long as its machine is there. Until then its guest
+reaches nothing.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from contract.egress import Open, Row, Waiting
+from poold import processes
+from poold.egress.channel import Channel
+from poold.egress.policy import Policy
+from poold.errors import NetError
+from poold.lifetimes import finish
+from poold.slots import ProxySockets, Slot
+
+log = logging.getLogger("poold.egress")
+
+UID_OFFSET = 1_000_000  # a proxy's user is its slot's, plus this: not the machine's own, and no other proxy's
+HELLO_LIMIT_S = 20.0  # on a busy host
+RULE_LIMIT_S = 20.0
+END_LIMIT_S = 2.0  # to send what is left
+AGAIN_AFTER_S = 0.05
+AGAIN_AT_MOST_S = 5.0
+
+SocketsIn = Callable[[Slot], Awaitable[ProxySockets]]
+
+
+class Told:
+    """Who is told what proxies tell. `wrote` returns when the rows are written down; until then they are kept."""
+
+    async def wrote(self, proxy: str, rows: list[Row]) -> None:
+        """Rows of the proxy that is called `proxy`; it may tell them again after a restart of either side."""
+
+    def waits(self, waiting: Waiting) -> None:
+        """A connection waits for somebody to allow it."""
+
+
+class Zygote:
+    """The process that makes proxies; see `poold.egress.zygote`. Started when it is needed, and again if it ends."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._turn = asyncio.Lock()
+
+    async def fork(self, slot: Slot, sockets: ProxySockets, control: socket.socket) -> int:
+        """A new proxy for `slot`; its pid. The sockets are its own copies."""
+        asked = orjson.dumps({"slot": slot.number, "uid": slot.uid + UID_OFFSET if os.geteuid() == 0 else os.getuid()})
+        passed = [*vars(sockets).values(), control]
+        async with self._turn:
+            try:
+                return await finish(asyncio.to_thread(self._fork, asked, passed), undo=_kill)
+            except (OSError, ValueError) as error:
+                self.close()
+                raise NetError("start", f"the proxy of slot {slot.number}", hint=str(error)) from error
+
+    def close(self) -> None:
+        if self._line is not None:
+            self._line.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._line = self._process = None
+
+    def _fork(self, asked: bytes, passed: list[socket.socket]) -> int:
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._start()
+        assert self._line is not None  # noqa: S101 — `_start` made it
+        socket.send_fds(self._line, [asked], [each.fileno() for each in passed])
+        answer = self._line.recv(4096)
+        if not answer:
+            raise OSError("the process that starts proxies has ended; its last words are in poold's log")
+        pid: int = orjson.loads(answer)["pid"]
+        return pid
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "poold.egress.zygote", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a terminal's control-c is for poold
+            )
+        self._line = ours
+
+
+class Proxy:
+    """The proxy of one machine. It denies everything until it is told something else."""
+
+    def __init__(self, home: "Proxies", slot: Slot) -> None:
+        self._home = home
+        self.slot = slot
+        self.opens: dict[int, Open] = {}
+        self.sandbox: str | None = None
+        self._policy = Policy()
+        self._number = 0  # of the last rule
+        self._channel: Channel | None = None
+        self._pid = 0
+        self._task: asyncio.Task[None] | None = None
+        self._is_ending = False
+
+    async def rule(self, sandbox: str | None, policy: Policy) -> None:
+        """From now on the guest is `sandbox`'s, and reaches what `policy` allows. It is in force when this returns.
+
+        If the proxy cannot be told, it is started again, with this policy.
+        """
+        self.sandbox, self._policy = sandbox, policy
+        self._number += 1
+        try:
+            await self._tell_rule()
+        except NetError as error:
+            log.error("a proxy cannot be told", extra={"slot": self.slot.number, "why": str(error)})
+            await self._replace()
+
+    async def end(self) -> None:
+        """It is gone, with its connections. Succeeds if it was."""
+        self._is_ending = True
+        await finish(self._end())
+
+    async def _tell_rule(self) -> None:
+        channel, number = self._channel, self._number
+        if channel is None:
+            raise NetError("reach", f"the proxy of slot {self.slot.number}", hint="it is not there")
+        rule = {"do": "rule", "number": number, "sandbox": self.sandbox, "policy": self._policy.view()}
+        try:
+            async with asyncio.timeout(RULE_LIMIT_S):
+                await channel.ask(rule, lambda told: told.get("told") == "ruled" and told.get("number") == number)
+        except TimeoutError as error:
+            raise NetError("tell", f"the proxy of slot {self.slot.number}", hint="it does not answer") from error
+
+    # How it begins and ends.
+
+    async def begin(self) -> None:
+        """Start a process, and listen to it. If this raises or is cancelled, there is none."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.end()
+            raise
+
+    async def take_over(self) -> bool:
+        """Listen to the process that a former daemon started for this slot, if there is one."""
+        try:
+            await self._connect()
+        except (NetError, OSError):
+            return False
+        self._listen()
+        return True
+
+    async def _start(self) -> None:
+        path = self._home.path_of(self.slot)
+        sockets = await self._home.sockets_in(self.slot)
+        try:
+            with _listening(path) as control:
+                self._pid = await self._home.zygote.fork(self.slot, sockets, control)
+        finally:
+            sockets.close()
+        await self._connect()
+        self._listen()
+
+    async def _connect(self) -> None:
+        """Reach the process by its file, and hear who it is."""
+        path = self._home.path_of(self.slot)
+        try:
+            async with asyncio.timeout(HELLO_LIMIT_S):
+                channel = await Channel.open(path)
+                try:
+                    hello = await channel.first()
+                except BaseException:
+                    channel.close()
+                    raise
+        except TimeoutError as error:
+            raise NetError("reach", f"the proxy of slot {self.slot.number}", hint="it says nothing") from error
+        pid = hello.get("pid")
+        if not isinstance(pid, int) or hello.get("slot") != self.slot.number or not self._is_ours(pid):
+            channel.close()
+            hint = f"another answers there: {hello!r:.100}"
+            raise NetError("reach", f"the proxy of slot {self.slot.number}", hint=hint)
+        self._pid, self._channel = pid, channel
+        self.opens.clear()
+        number = hello.get("number")
+        self._number = max(self._number, number if isinstance(number, int) else 0)
+
+    def _is_ours(self, pid: int) -> bool:
+        """What a proxy says of itself may come from its guest in the end: only processes of its user are ended."""
+        return processes.owner(pid) == (self.slot.uid + UID_OFFSET if os.geteuid() == 0 else os.getuid())
+
+    def _listen(self) -> None:
+        self._task = self._home.spawn(self._listening())
+
+    async def _listening(self) -> None:
+        """Take what the proxy tells until it ends; then begin another, unless it was to end."""
+        channel = self._channel
+        assert channel is not None  # noqa: S101 — `_connect` made it
+        name = f"{self._pid}.{_started(self._pid)}"
+        try:
+            async for batch in channel.told():
+                await self._take(name, channel, batch)
+        except (OSError, ValueError, NetError) as error:
+            log.warning("listening to a proxy failed", extra={"slot": self.slot.number, "why": str(error)})
+        if not self._is_ending and self._channel is channel:
+            await self._again(name)
+
+    async def _take(self, name: str, channel: Channel, batch: list[Mapping[str, Any]]) -> None:
+        rows: list[Row] = []
+        for told in batch:
+            match told.get("told"):
+                case "row":
+                    rows.append(Row.read(told))
+                case "open":
+                    opened = Open.read(told)
+                    self.opens[opened.id] = opened
+                case "waiting":
+                    self._home.told.waits(Waiting.read(told, self.sandbox))
+        if rows:
+            await self._home.told.wrote(name, rows)
+            for row in rows:
+                if row.id is not None:
+                    self.opens.pop(row.id, None)
+            await channel.say({"do": "taken", "number": rows[-1].number})
+
+    async def _again(self, name: str) -> None:
+        """It ended, and nobody asked it to: another takes its place, under the same rules."""
+        log.error("a proxy ended, starting another", extra={"slot": self.slot.number, "sandbox": self.sandbox})
+        cut = [each.cut(self._home.now_ms()) for each in self.opens.values()]
+        self.opens.clear()
+        if cut:
+            await self._home.told.wrote(name, cut)
+        wait_s = AGAIN_AFTER_S
+        while not self._is_ending:
+            try:
+                await self._replace()
+            except NetError as error:
+                log.error("no proxy", extra={"slot": self.slot.number, "why": str(error)})
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, AGAIN_AT_MOST_S)
+            else:
+                return
+
+    async def _replace(self) -> None:
+        """Another process in the place of the one that is there, if one is, under the same rules."""
+        async with self._home.turn_of(self.slot):
+            if self._is_ending:
+                return
+            await finish(self._kill())
+            await self._start()
+            self._number += 1
+            await self._tell_rule()
+
+    async def _end(self) -> None:
+        channel, task = self._channel, self._task
+        if channel is not None:
+            with contextlib.suppress(TimeoutError, NetError, OSError):
+                async with asyncio.timeout(END_LIMIT_S):
+                    await channel.ask({"do": "end"}, lambda told: told.get("told") == "ended")
+                    if task is not None:  # what it told last is written down
+                        await asyncio.wait([task])
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        async with self._home.turn_of(self.slot):
+            await self._kill()
+        self._home.path_of(self.slot).unlink(missing_ok=True)
+
+    async def _kill(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+        if self._pid and self._is_ours(self._pid):
+            await processes.end(self._pid)
+        self._pid = 0
+
+    def let_go(self) -> None:
+        """Listen no longer: it goes on without us."""
+        self._is_ending = True
+        if self._task is not None:
+            self._task.cancel()
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+
+class Proxies:
+    """The proxies of all machines of this host. Open as a block: after it they run on, and nobody listens to them."""
+
+    def __init__(self, folder: Path, sockets_in: SocketsIn, *, told: Told, now_ms: Callable[[], int]) -> None:
+        self._folder = folder
+        self.sockets_in = sockets_in
+        self.told = told
+        self.now_ms = now_ms
+        self.zygote = Zygote()
+        self._tasks = asyncio.TaskGroup()
+        self._turns: dict[int, asyncio.Lock] = {}
+        self._all: set[Proxy] = set()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["Proxies"]:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            async with self._tasks:
+                try:
+                    yield self
+                finally:
+                    for proxy in self._all:
+                        proxy.let_go()
+        finally:
+            await finish(asyncio.to_thread(self.zygote.close))
+
+    async def start(self, slot: Slot) -> Proxy:
+        """A new proxy for a slot that has none, which denies everything."""
+        proxy = Proxy(self, slot)
+        await proxy.begin()
+        self._all.add(proxy)
+        return proxy
+
+    async def adopt(self, slot: Slot) -> Proxy:
+        """The proxy that a former daemon left in this slot, or a new one."""
+        proxy = Proxy(self, slot)
+        if not await proxy.take_over():
+            await proxy.begin()
+        self._all.add(proxy)
+        return proxy
+
+    async def end(self, proxy: Proxy) -> None:
+        await proxy.end()
+        self._all.discard(proxy)
+        self._turns.pop(proxy.slot.number, None)
+
+    async def sweep(self, keep: Collection[int]) -> None:
+        """End every proxy that a former daemon left in a slot that is not to be kept."""
+        for path in await asyncio.to_thread(lambda: sorted(self._folder.glob("*.sock"))):
+            if path.stem.isdecimal() and int(path.stem) not in keep:
+                await self._end_left(path)
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+
+    async def _end_left(self, path: Path) -> None:
+        try:
+            async with asyncio.timeout(HELLO_LIMIT_S):
+                channel = await Channel.open(path)
+                with contextlib.closing(channel):
+                    await channel.farewell()
+        except (TimeoutError, OSError, NetError, ValueError) as error:
+            log.info("a proxy of a former daemon is gone", extra={"path": str(path), "why": str(error)})
+
+    def spawn(self, work: Any) -> "asyncio.Task[None]":
+        return self._tasks.create_task(work)
+
+    def turn_of(self, slot: Slot) -> asyncio.Lock:
+        """One change at a time to the process of a slot."""
+        return self._turns.setdefault(slot.number, asyncio.Lock())
+
+    def path_of(self, slot: Slot) -> Path:
+        return self._folder / f"{slot.number}.sock"
+
+
+@contextlib.contextmanager
+def _listening(path: Path) -> Any:
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as control:
+        control.bind(str(path))
+        control.listen(4)
+        yield control
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _started(pid: int) -> str:
+    """When the process began, in the kernel's own count: no other has had this number then."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return "0"

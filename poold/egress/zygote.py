@@ -1,0 +1,91 @@
+"""The process from which all proxies of a host are made: it has loaded their program, so that one is a fork away.
+
+    python -m poold.egress.zygote FD
+
+A proxy made this way starts in milliseconds and shares most of its memory with all others. The zygote does what poold
+asks for on the socket `FD` and ends when poold does; the proxies go on.
+
+One request and one answer, both a datagram of JSON. The request carries the proxy's sockets, in the order of `SOCKETS`.
+"""
+
+import ctypes
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+from typing import Any
+
+import orjson
+
+from poold.egress.proxy.process import Sockets, run
+
+SOCKETS = ("explicit", "transparent", "dns_udp", "dns_tcp", "packets", "control")
+REQUEST_BYTES = 4096
+OPEN_FILES = 16_384  # two for each connection, and some
+PR_SET_NO_NEW_PRIVS = 38
+PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
+
+
+def main() -> None:
+    """Serve until poold hangs up."""
+    poold = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects proxies that end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, for poold
+    # What is there now is never looked at again by the collector of any proxy: its pages stay shared.
+    gc.collect()
+    gc.freeze()
+    while True:
+        asked, fds, _, _ = socket.recv_fds(poold, REQUEST_BYTES, len(SOCKETS))
+        if not asked:
+            return
+        pid = os.fork()
+        if pid == 0:
+            poold.close()
+            _become(orjson.loads(asked), fds)
+        for fd in fds:
+            os.close(fd)
+        poold.send(orjson.dumps({"pid": pid}))
+
+
+def _become(asked: dict[str, Any], fds: list[int]) -> None:
+    """Be the proxy that was asked for. Does not return."""
+    code = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        _drop_rights(asked["uid"], asked["slot"])
+        sockets = {name: socket.socket(fileno=fd) for name, fd in zip(SOCKETS, fds, strict=True)}
+        control = sockets.pop("control")
+        run(Sockets(**sockets), control, asked["slot"])
+        code = 0
+    except BaseException as error:
+        print(f"proxy of slot {asked.get('slot')}: {error!r}", file=sys.stderr, flush=True)  # noqa: T201
+    finally:
+        os._exit(code)  # nothing of the zygote's is ours to clean up
+
+
+def _drop_rights(uid: int, slot: int) -> None:
+    """Nobody in particular from now on, for good. No other process of this user is there."""
+    os.chdir("/")
+    os.umask(0o077)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = min(OPEN_FILES, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    libc = ctypes.CDLL(None, use_errno=True)
+    for option, value in ((PR_SET_NO_NEW_PRIVS, 1), (PR_SET_DUMPABLE, 0)):
+        if libc.prctl(option, value, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"prctl {option}")
+    libc.prctl(PR_SET_NAME, f"egress-{slot}".encode(), 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main()
