@@ -2,18 +2,23 @@
 
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.sdk.conftest import Cli
+from tests.sdk.conftest import LIMIT_S, Cli
 from tests.sdk.sdk_replies import ID, KEY, ROW, sse
+from tests.sdk.sdk_service import BARE, Service
 from tests.sdk.sdk_stage import Asked, Stage, open_stage, refusal, reply, stream
 from tests.terminal import open_screen
-from warren import AsyncWarren, Connection, HostRule, NetRule, Network, Reach, Warren, Within, WrongState
+from warren import AsyncWarren, CallerError, Connection, HostRule, NetRule, Network, Reach, Warren, Within, WrongState
 
+ROOT = Path(__file__).parents[2]
 NOW_MS = time.time_ns() // 1_000_000
 RULE = {"host": "example.com", "ports": [80, 443], "methods": [], "paths": []}
 LIMITS = {"connections": 16, "connects_per_sec": None, "idle_sec": None, "up_mb": None, "down_mb": None}
@@ -69,6 +74,10 @@ class Gateway:
         path, _, query = asked.target.partition("?")
         if path.endswith("/egress"):
             return self._egress(asked, query)
+        if path.endswith("/exec"):
+            return stream(sse("start", {"pid": 1}), sse("exit", {"exit_code": 0, "duration_ms": 1}), is_whole=True)
+        if path.endswith("/events"):
+            return reply(200, {"events": []})
         if path.endswith("/network") and asked.method == "GET":
             return reply(200, {"network": LIST, "within": [{"level": "host", "network": OPEN}]})
         return reply(200, {**ROW, "owner": "anna", "state": "stopped", "network": LIST})
@@ -154,7 +163,65 @@ async def test_asyncio_has_all_of_it(stage: Stage) -> None:
         assert [each.name for each in await sandbox.open_connections()] == ["b.example.com"]
 
 
+def test_the_examples_of_the_document_run(stage: Stage) -> None:
+    blocks = re.findall(r"^```py\n(.*?)^```", (ROOT / "docs" / "SDK.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 1
+    with Warren(stage.url, KEY) as warren:
+        exec(compile(blocks[0], "SDK.md", "exec"), {"warren": warren})
+    sent = {asked.method: json.loads(asked.body) for asked in stage.asked if asked.body}
+    assert [rule["host"] for rule in sent["POST"]["network"]["allow"]] == ["example.com", "*.example.org"]
+    assert sent["PUT"] == {"policy": "registries"}
+
+
+def test_a_host_that_cannot_keep_a_policy_says_so(warren: Warren) -> None:
+    """The hosts of these tests have the local engine, which isolates nothing."""
+    with warren.create(network=Network("deny", hold_sec=7), env=BARE) as sandbox:
+        assert sandbox.info.network is not None
+        assert (sandbox.info.network.policy, sandbox.info.network.hold_sec) == ("deny", 7)
+        assert [each.level for each in sandbox.network().within] == ["host"]
+        with pytest.raises(CallerError, match="isolates nothing"):
+            sandbox.set_network({"allow": [{"host": "example.com"}]})
+        assert sandbox.set_network({}).network == Network("deny", limits=dict.fromkeys(LIMITS))
+        assert [event.kind for event in sandbox.events(follow=False)][-1] == "network"
+        sandbox.kill()
+        assert [*sandbox.egress()] == []
+        with pytest.raises(WrongState, match="stopped"):
+            sandbox.set_network({})
+
+
+def test_a_sandbox_is_within_the_policy_of_its_key(service: Service, warren: Warren) -> None:
+    made = warren.keys.create("bert", network=Network("registries", [HostRule("example.com")]))
+    assert made.key in warren.keys.list()
+    with Warren(service.url, made.secret) as theirs, theirs.create(network={"policy": "deny"}, env=BARE) as sandbox:
+        reach = sandbox.network()
+        assert [(each.level, each.network.policy) for each in reach.within] == [("host", "open"), ("key", "registries")]
+        assert reach.within[1].network == made.key.network
+
+
 # The command
+
+
+def test_the_commands_of_the_document_run(stage: Stage, environment: dict[str, str], tmp_path: Path) -> None:
+    for name, module in (("warren", "warren.cli"), ("pooldctl", "poold.ctl")):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "registry").mkdir()
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "NETWORK.md").read_text(), re.MULTILINE | re.DOTALL)
+    commands = "".join(blocks)
+    assert commands.count("\n") > 15
+    person = {
+        **environment,
+        "PATH": f"{tmp_path}:{environment['PATH']}",
+        "PYTHONPATH": f"{ROOT}:{environment['PYTHONPATH']}",
+        "POOLD_REGISTRY": str(tmp_path / "registry"),
+        "WARREN_URL": stage.url,
+        "WARREN_API_KEY": KEY,
+    }
+    argv = ["bash", "-c", f"set -eu\n{commands}"]
+    done = subprocess.run(argv, env=person, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    sent = [json.loads(asked.body).get("network") for asked in stage.asked if asked.target == "/v1/sandboxes"]
+    assert sent[0] == {"policy": "list", "allow": [{"host": "example.com"}, {"host": "*.example.org", "ports": [443]}]}
 
 
 def test_a_sandbox_is_created_with_a_policy(cli: Cli, stage: Stage, person: dict[str, str]) -> None:
