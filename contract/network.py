@@ -75,7 +75,7 @@ class HostRule:
 
 @dataclass(frozen=True)
 class NetRule:
-    """Addresses of IPv4 at one port, whatever their names are."""
+    """Addresses of IPv4 at one port, for who dials them by their numbers. A name needs a rule of its own."""
 
     cidr: str
     port: int

@@ -128,6 +128,12 @@ def owner(pid: int) -> int | None:
     return None
 
 
+def of_user(uid: int) -> list[int]:
+    """The pids of all processes that run as `uid`."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if owner(pid) == uid]
+
+
 def _reap(pidfd: int) -> str:
     """Collect the process if it is our child, and say how it ended."""
     try:

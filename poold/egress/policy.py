@@ -125,6 +125,11 @@ def decide_address(policy: Policy, target: Target, address: Address, rule: str) 
     return Allowed(rule)
 
 
+def allows_nothing(policy: Policy) -> bool:
+    """Whether there is nothing at all that a guest could say to be let through, now or later."""
+    return not policy.levels or (not policy.hold_s and any(_is_empty(level) for level in policy.levels))
+
+
 def may_ask(policy: Policy, name: str) -> bool:
     """Whether a guest may hear an address for `name`: some port of it is allowed, or somebody may allow it later."""
     if policy.hold_s and policy.levels:
@@ -142,6 +147,10 @@ def level(name: str, network: Network, registries: Iterable[HostRule]) -> Level:
     is_open = network.policy is Mode.OPEN
     has_registries = is_open or network.policy is Mode.REGISTRIES
     return Level(name, is_open, network.allow, network.allow_addresses, tuple(registries) if has_registries else ())
+
+
+def _is_empty(level: Level) -> bool:
+    return not (level.is_open or level.hosts or level.nets or level.registries)
 
 
 def _rule(level: Level, target: Target) -> str | None:
@@ -180,7 +189,9 @@ def _has_path(rule: HostRule, path: str) -> bool:
     if not rule.paths:
         return True
     bare = path.partition("?")[0]
-    if "%" in bare or "\\" in bare or "//" in bare or any(part in (".", "..") for part in bare.split("/")):
+    # Some servers take `..;x` for `..`.
+    parts = [part.partition(";")[0] for part in bare.split("/")]
+    if "%" in bare or "\\" in bare or "//" in bare or "." in parts or ".." in parts:
         return False
     return any(bare.startswith(each[:-1]) if each.endswith("*") else bare == each for each in rule.paths)
 

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,11 @@ AGAIN_AT_MOST_S = 5.0
 SocketsIn = Callable[[Slot], Awaitable[ProxySockets]]
 
 
+def user_of(slot: Slot) -> int:
+    """Who the slot's proxy runs as. No other process does."""
+    return slot.uid + UID_OFFSET
+
+
 class Told:
     """Who is told what proxies tell. `wrote` returns when the rows are written down; until then they are kept."""
 
@@ -59,7 +64,7 @@ class Zygote:
 
     async def fork(self, slot: Slot, sockets: ProxySockets, control: socket.socket) -> int:
         """A new proxy for `slot`; its pid. The sockets are its own copies."""
-        asked = orjson.dumps({"slot": slot.number, "uid": slot.uid + UID_OFFSET if os.geteuid() == 0 else os.getuid()})
+        asked = orjson.dumps({"slot": slot.number, "uid": user_of(slot)})
         passed = [*vars(sockets).values(), control]
         async with self._turn:
             try:
@@ -167,7 +172,7 @@ class Proxy:
         path = self._home.path_of(self.slot)
         sockets = await self._home.sockets_in(self.slot)
         try:
-            with _listening(path) as control:
+            with _listening(path, user_of(self.slot)) as control:
                 self._pid = await self._home.zygote.fork(self.slot, sockets, control)
         finally:
             sockets.close()
@@ -199,7 +204,7 @@ class Proxy:
 
     def _is_ours(self, pid: int) -> bool:
         """What a proxy says of itself may come from its guest in the end: only processes of its user are ended."""
-        return processes.owner(pid) == (self.slot.uid + UID_OFFSET if os.geteuid() == 0 else os.getuid())
+        return processes.owner(pid) == user_of(self.slot)
 
     def _listen(self) -> None:
         self._task = self._home.spawn(self._listening())
@@ -320,7 +325,12 @@ class Proxies:
                     for proxy in self._all:
                         proxy.let_go()
         finally:
-            await finish(asyncio.to_thread(self.zygote.close))
+            await finish(asyncio.to_thread(self._close))
+
+    def _close(self) -> None:
+        self.zygote.close()
+        with contextlib.suppress(OSError):  # where proxies go on, their files do
+            self._folder.rmdir()
 
     async def start(self, slot: Slot) -> Proxy:
         """A new proxy for a slot that has none, which denies everything."""
@@ -343,20 +353,21 @@ class Proxies:
         self._turns.pop(proxy.slot.number, None)
 
     async def sweep(self, keep: Collection[int]) -> None:
-        """End every proxy that a former daemon left in a slot that is not to be kept."""
+        """End every proxy that a former daemon left in a slot that is not to be kept, also one that does not answer."""
         for path in await asyncio.to_thread(lambda: sorted(self._folder.glob("*.sock"))):
             if path.stem.isdecimal() and int(path.stem) not in keep:
                 await self._end_left(path)
-                await asyncio.to_thread(path.unlink, missing_ok=True)
 
     async def _end_left(self, path: Path) -> None:
         try:
-            async with asyncio.timeout(HELLO_LIMIT_S):
-                channel = await Channel.open(path)
-                with contextlib.closing(channel):
+            async with asyncio.timeout(END_LIMIT_S):
+                with contextlib.closing(await Channel.open(path)) as channel:
                     await channel.farewell()
         except (TimeoutError, OSError, NetError, ValueError) as error:
-            log.info("a proxy of a former daemon is gone", extra={"path": str(path), "why": str(error)})
+            log.info("a proxy of a former daemon says nothing", extra={"path": str(path), "why": str(error)})
+        for pid in await asyncio.to_thread(_processes_of, path):
+            await processes.end(pid)
+        await asyncio.to_thread(path.unlink, missing_ok=True)
 
     def spawn(self, work: Any) -> "asyncio.Task[None]":
         return self._tasks.create_task(work)
@@ -370,12 +381,23 @@ class Proxies:
 
 
 @contextlib.contextmanager
-def _listening(path: Path) -> Any:
+def _listening(path: Path, uid: int) -> Iterator[socket.socket]:
+    """The file by which a proxy is reached. It is that of the proxy's user, which says later whose it was."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as control:
         control.bind(str(path))
+        os.chown(path, uid, uid)
         control.listen(4)
         yield control
+
+
+def _processes_of(path: Path) -> list[int]:
+    """The processes of the proxy that was reached by this file. Blocks."""
+    try:
+        uid = path.stat().st_uid
+    except FileNotFoundError:
+        return []
+    return processes.of_user(uid) if uid >= UID_OFFSET else []
 
 
 def _kill(pid: int) -> None:

@@ -14,13 +14,17 @@ from tests.vm.client import Api, Sandbox
 LIMIT_S = 3.0
 PUBLIC = "1.1.1.1"
 
-# What happens to a TCP connection to each target, and how long that takes.
+# What happens to a TCP connection to each target, and how long that takes. The proxy takes a connection before it knows
+# what to think of it, and hangs up then: only who says something back is there.
 KNOCK = """
 import json, socket, sys, time
 def knock(address, port):
     began = time.monotonic()
     try:
-        socket.create_connection((address, port), timeout=10).close()
+        with socket.create_connection((address, port), timeout=10) as there:
+            there.sendall(b"hello")
+            outcome = "connected" if there.recv(100) else "hung up"
+    except TimeoutError:
         outcome = "connected"
     except OSError as error:
         outcome = type(error).__name__ + " " + str(error)
@@ -35,7 +39,7 @@ began = time.monotonic()
 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 sock.settimeout(10)
 try:
-    sock.connect((sys.argv[1], 53))
+    sock.connect((sys.argv[1], 123))
     sock.send(bytes.fromhex("abcd01000001000000000000076578616d706c6503636f6d0000010001"))
     outcome = "answered " + sock.recv(512).hex()
 except OSError as error:
@@ -97,7 +101,7 @@ def test_a_program_in_a_sandbox_gets_no_answer_from_its_own_guest(shared: Sandbo
 
 
 def test_a_sandbox_cannot_connect_to_the_world_and_is_told_so_at_once(shared: Sandbox) -> None:
-    for outcome, seconds in knock(shared, [(PUBLIC, 443), (PUBLIC, 80), ("8.8.8.8", 53), ("169.254.169.254", 80)]):
+    for outcome, seconds in knock(shared, [(PUBLIC, 443), (PUBLIC, 80), ("8.8.8.8", 853), ("169.254.169.254", 80)]):
         assert outcome != "connected"
         assert seconds < LIMIT_S, outcome
 
@@ -121,8 +125,7 @@ print(json.dumps([outcome, time.monotonic() - began]))
 def test_a_datagram_out_of_a_sandbox_is_refused_at_once(shared: Sandbox, address: str) -> None:
     done = shared.run(["python3", "-c", ASK, address])
     outcome, seconds = json.loads(done["stdout"])
-    assert outcome != "TimeoutError"
-    assert not outcome.startswith("answered")
+    assert outcome in ("OSError", "ConnectionRefusedError")
     assert seconds < LIMIT_S
 
 

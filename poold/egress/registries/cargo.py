@@ -25,7 +25,8 @@ def read(host: Host, found: Findings) -> None:
     kept = {name for name, url in (*indexes.items(), *urls.items()) if url}
     lines = [line for name, url in indexes.items() if url for line in (f"[registries.{name}]", f'index = "{url}"')]
     for name, source in sources.items():
-        lines += _source(name, urls[name], _end(sources, source.get("replace-with"), kept))
+        end = _end(sources, source.get("replace-with"), kept)
+        lines += _source(name, urls[name], end if end != name else None)
     if found.hosts:
         text = "".join(f"{line}\n" for line in lines)
         found.files |= {f"{home}/.cargo/config.toml": text for home in _HOMES}

@@ -19,7 +19,7 @@ def read(host: Host, found: Findings) -> None:
 
 
 def _proxies(text: str, found: Findings) -> str | None:
-    """The list as it was, without what cannot be used. A list of words only sends guests nowhere new: it is not given."""
+    """The list as it was, without what cannot be used. One of words only is not given: it leads nowhere."""
     kept = ""
     has_url = False
     for separator, entry in re.findall(r"(^|[,|])([^,|]*)", text):

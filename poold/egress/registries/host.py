@@ -14,7 +14,6 @@ MAX_FILE_BYTES = 1 << 20
 _PORTS = {"http": 80, "https": 443}
 # What needs no escape in any of the files that it is written to: no space, no quote, no backslash, no variable.
 _PATH = re.compile(r"[A-Za-z0-9/._~%+:@=,&!*()-]*")
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 @dataclass
@@ -76,8 +75,8 @@ class Host:
                 return None
             with path.open("rb") as file:
                 data = file.read(MAX_FILE_BYTES + 1)
-        except (OSError, ValueError) as error:
-            found.note(f"{path} is left out: {error.strerror if isinstance(error, OSError) else 'no such path'}")
+        except OSError as error:
+            found.note(f"{path} is left out: {error.strerror}")
             return None
         if len(data) > MAX_FILE_BYTES:
             found.note(f"{path} is left out: it is too large")
@@ -87,23 +86,22 @@ class Host:
 
 def _split(text: str) -> tuple[SplitResult | None, str]:
     """A URL in its parts, or why it is of no use."""
-    scheme = _SCHEME.match(text)
-    if scheme is None or scheme[1].lower() not in _PORTS:
-        return None, "it is not at http:// or https://"
     try:
         parts = urlsplit(text)
-        name, port = parts.hostname, parts.port
+        is_wrong = parts.port == 0
     except ValueError:
         return None, "it is not a URL"
-    if name is None or port == 0 or not text.isascii() or not text.isprintable() or " " in text:
-        return None, "it is not a URL"
-    if literal(name) is not None:
-        return None, "it is at an address, and a rule needs a name"
-    known = canonical(name)
-    if known is None:
-        return None, "it is not at a name"
-    if known.split(".")[-1] == "localhost" or known == "localhost.localdomain":
-        return None, "it is on this host itself, where no guest may go"
-    if "?" in text or "#" in text or not _PATH.fullmatch(parts.path):
-        return None, "it has more than a name and a path"
-    return parts, ""
+    name = parts.hostname or ""
+    known = canonical(name) or ""
+    faults = {
+        "it is not at http:// or https://": parts.scheme not in _PORTS,
+        # urlsplit takes some of these out without a word.
+        "it is not a URL": is_wrong or not name or not text.isascii() or not text.isprintable() or " " in text,
+        "it is at an address, and a rule needs a name": literal(name) is not None,
+        "it is not at a name": not known,
+        "it is on this host itself, where no guest may go": known.endswith((".localhost", "localhost.localdomain"))
+        or known == "localhost",
+        "it has more than a name and a path": "?" in text or "#" in text or not _PATH.fullmatch(parts.path),
+    }
+    why = next((told for told, is_so in faults.items() if is_so), "")
+    return (None, why) if why else (parts, "")

@@ -46,9 +46,7 @@ def _settings(host: Host, found: Findings) -> dict[str, str]:
         for section in _SECTIONS:
             if parser.has_section(section):
                 settings[section] |= {_key(key): value for key, value in parser.items(section) if value is not None}
-    said = {
-        key: host.environ[name] for key in _KEYS if (name := f"PIP_{key.upper().replace('-', '_')}") in host.environ
-    }
+    said = {key: value for key in _KEYS if (value := host.environ.get(f"PIP_{key.upper().replace('-', '_')}"))}
     return settings["global"] | settings["install"] | said
 
 

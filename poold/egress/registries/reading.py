@@ -30,8 +30,8 @@ def read_registries(
     """Read what this host's clients are set up with.
 
     `root` is where the paths in `environ` and those of the system begin; `home` is the home of whoever set the clients
-    up, by default the one in `environ`. What cannot be read or understood is left out with a note. Raises
-    `ConfigError` for an entry of `more`, the operator's POOLD_REGISTRIES, that is not `name`, `*.suffix` or `name:port`.
+    up, by default the one in `environ`. What cannot be read or understood is left out with a note. `more` is the
+    operator's POOLD_REGISTRIES: raises `ConfigError` for an entry that is not `name`, `*.suffix` or `name:port`.
     """
     hosts = {_entry(text) for text in more}
     host = Host(environ, root, home if home is not None else root / environ.get("HOME", "/root").lstrip("/"))

@@ -1,0 +1,34 @@
+"""What the first bytes of a connection are: TLS, HTTP, or something else. No I/O."""
+
+import re
+from enum import Enum
+
+MAX_LINE_BYTES = 64 * 1024
+# Servers forgive much in a first line; what any of them could take for HTTP is HTTP here, and is read strictly later.
+_HTTP = re.compile(rb"[\r\n \t]*[^\s\x00]+[ \t](?:[^\r\n\x00]*[ \t])?HTTP/[0-9]", re.IGNORECASE)
+_MAY_BE_HTTP = re.compile(rb"[\r\n \t]*(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}(?:[ \t][^\r\n\x00-\x08]*)?)?\r?")
+_HTTP_2 = b"PRI * HTTP/2.0"
+
+
+class First(Enum):
+    TLS = "tls"
+    HTTP = "http"
+    H2C = "h2c"
+    OTHER = "other"
+    UNCLEAR = "unclear"  # more bytes will tell
+
+
+def read_first(data: bytes) -> First:
+    """What a connection that begins with `data` is."""
+    if data in (b"", b"\x16"):
+        return First.UNCLEAR
+    if data[0] == 0x16:
+        return First.TLS if data[1] == 3 else First.OTHER
+    if data.startswith(_HTTP_2):
+        return First.H2C
+    head = data[:MAX_LINE_BYTES]
+    if _HTTP.match(head):
+        return First.HTTP
+    if len(data) < MAX_LINE_BYTES and _MAY_BE_HTTP.fullmatch(head):
+        return First.UNCLEAR
+    return First.OTHER
