@@ -188,6 +188,11 @@ class Sandboxes:
             await live.place.proxy.rule(*self._means.rule_of(sandbox))
         return sandbox
 
+    async def at_rest(self, sandbox_id: str) -> None:
+        """Return when nothing is under way with the sandbox: of one that is over, all has been written down then."""
+        async with self._turns.of(sandbox_id):
+            pass
+
     def connections(self, sandbox_id: str) -> list[Open]:
         """The connections of a running sandbox that are under way."""
         live = self._live.get(sandbox_id)
