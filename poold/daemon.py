@@ -219,7 +219,13 @@ async def _proxies(
         yield None
         return
     folder = config.run_dir / "egress"
-    proxies = Proxies(folder, lambda slot: ground.network().proxy_sockets(slot), told=told, now_ms=sources.now_ms)
+    proxies = Proxies(
+        folder,
+        lambda slot: ground.network().proxy_sockets(slot),
+        told=told,
+        now_ms=sources.now_ms,
+        environ=config.egress.clients,
+    )
     async with proxies.running():
         await proxies.sweep(keep)
         yield proxies

@@ -57,8 +57,8 @@ OPERATING = (
             "scopes": "what it is good for; without it, `sandboxes` and `tasks`; an empty list is good for nothing",
             "rate": "requests a second at each gateway; twice as many at once",
             "expires_ms": "when it ends; without it, never",
-            "network": "what the sandboxes that it makes may reach if they ask for nothing else, and at most. The fields "
-            "are those of `PUT …/network`; at most 4,096 bytes of JSON",
+            "network": "what the sandboxes that it makes may reach: if they ask for nothing else, and at most. The "
+            "fields are those of `PUT …/network`; at most 4,096 bytes of JSON",
         },
         errors=BODY,
         example={"owner": "red", "name": "laptop"},

@@ -3,6 +3,7 @@
 The rest is written here, closed (no field more, none less), and tests hold real replies against it.
 """
 
+from contract.egress import VERDICTS, VIAS
 from contract.hosts import Host
 from contract.ids import SANDBOX
 from contract.keys import Key
@@ -83,8 +84,8 @@ LEVEL: Schema = {"type": "string", "enum": ["host", "key", "image"]}
 WITHIN = closed({"level": LEVEL, "network": NETWORK})
 VIA: Schema = {
     "type": "string",
-    "enum": ["connect", "http", "tls", "tcp", "dns", "packet"],
-    "description": "how the sandbox tried: by the proxy (`connect`, `http`), by itself, or with a packet of another kind",
+    "enum": [*VIAS],
+    "description": "by a request to the proxy (`connect`, `http`), by itself, or with a packet that is no TCP",
 }
 TARGET: dict[str, Schema] = {
     "via": VIA,
@@ -98,7 +99,7 @@ EGRESS_ROW = closed(
     {
         "seq": COUNT,
         "at_ms": AT_MS,
-        "verdict": {"type": "string", "enum": ["allowed", "refused"]},
+        "verdict": {"type": "string", "enum": [*VERDICTS]},
         **TARGET,
         "why": {**or_null(TEXT), "description": "it was refused or cut"},
         "up": {**COUNT, "description": "bytes from the sandbox"},

@@ -60,10 +60,12 @@ async def _stream(batches: AsyncIterator[list[dict[str, Any]]]) -> AsyncIterator
 async def _following(
     found: Services, sandbox_id: str, after: int, verdict: str | None
 ) -> AsyncIterator[list[dict[str, Any]]]:
-    """What is written down, as it is. Whether the sandbox is over is looked at first: then nothing comes behind it."""
+    """What is written down, as it is, until nothing can come any more."""
     async with contextlib.aclosing(found.ledger.changes(egress.stream_of(sandbox_id), sandbox_id)) as changes:
         async for _ in changes:
             is_over = (await found.sandboxes.get(sandbox_id)).state in OVER
+            if is_over:  # its last connections end with its machine
+                await found.sandboxes.at_rest(sandbox_id)
             question = partial(egress.listed, sandbox_id=sandbox_id, limit=BATCH, verdict=verdict)
             while batch := await found.ledger.read(partial(question, after=after)):
                 yield batch

@@ -11,13 +11,29 @@ from contract.keys import Key, KeyAsked
 from poold.ctl import errors
 from poold.ctl.context import Context
 from poold.ctl.errors import UsageError
+from poold.ctl.network import network_asked
 from poold.ctl.program import say
 from poold.ctl.told import told
 from poold.keyring import SHOWN_CHARS, Keyring
+from warren_console.network import in_short
 from warren_console.text import megabytes, relative
 
 DAY_MS = 24 * 3600 * 1000
-TITLES = ("ID", "OWNER", "PLAN", "SCOPES", ">VCPUS", ">MEMORY", ">DISK", ">RATE", "CREATED", "EXPIRES", "STATE", "NAME")
+TITLES = (
+    "ID",
+    "OWNER",
+    "PLAN",
+    "SCOPES",
+    ">VCPUS",
+    ">MEMORY",
+    ">DISK",
+    ">RATE",
+    "CREATED",
+    "EXPIRES",
+    "STATE",
+    "NAME",
+    "NETWORK",
+)
 ONCE = "this is the only time that the secret is shown"
 
 
@@ -91,6 +107,7 @@ def _asked(context: Context, now_ms: int) -> KeyAsked:
         wanted["expires_ms"] = now_ms + asked.expires * DAY_MS
     if asked.scope:
         wanted["scopes"] = list(dict.fromkeys(asked.scope))
+    wanted["network"] = network_asked(asked)
     return KeyAsked.parse(json.dumps({**wanted, "pools": pools}).encode())
 
 
@@ -108,6 +125,7 @@ def _cells(key: Key, now_ms: int) -> tuple[object, ...]:
         relative(key.expires_ms, now_ms),
         key.state(now_ms),
         key.name,
+        in_short(None if key.network is None else key.network.view()),
     )
 
 

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from contract.__about__ import __version__
+from warren_console import network
 
 EPILOG = """\
 exit codes:
@@ -22,7 +23,7 @@ exit codes:
 environment:
   POOLD_SOCKET   poold's socket; else $POOLD_RUN_DIR/poold.sock, else /run/warren/poold.sock
   POOLD_REGISTRY the folder that hosts and gateways share, for keys
-  NO_COLOR       nothing is printed bold
+  NO_COLOR       nothing is printed bold or in colour
 """
 SECONDS = "N"
 MAX_PAGE = 1000  # of what poold lists in one answer
@@ -124,6 +125,7 @@ def _create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metadata", action="append", default=[], type=_pair, metavar="K=V", help="shown with the sandbox"
     )
+    network.add_options(parser, whose="what it may reach (as the image or the host says: deny)")
 
 
 def _rule_options(parser: argparse.ArgumentParser) -> None:
@@ -226,6 +228,7 @@ def _keys(group: Group) -> None:
     create.add_argument("--disk-mb", type=_count, metavar="MB", help="the same (1048576)")
     create.add_argument("--rate", type=_count, metavar="N", help="requests a second (50)")
     create.add_argument("--expires", type=_count, metavar="DAYS", help="when it ends (never)")
+    network.add_options(create, whose="what the key's sandboxes may reach, and at most")
     listing = _leaf(group, "list", "keys.ls", "list them, oldest first", aliases=["ls"])
     revoke = _leaf(group, "revoke", "keys.revoke", "refuse it from now on, for ever")
     rotate = _leaf(group, "rotate", "keys.rotate", "a new secret with the same rights")

@@ -8,8 +8,10 @@ from poold.ctl import errors
 from poold.ctl.context import Context
 from poold.ctl.errors import CtlError
 from poold.ctl.ids import resolve
+from poold.ctl.network import network_asked
 from poold.ctl.parser import RULES
 from poold.ctl.program import say
+from warren_console.network import in_short
 from warren_console.output import moment
 from warren_console.text import clean_lines, megabytes, pairs, relative, shape, span
 
@@ -71,6 +73,7 @@ def show(context: Context) -> int:
             **{name: _time(row.get(f"{name}_ms"), out.now_ms) for name in times},
             "next": next_step(row.get("next"), out.now_ms),
             "rules": rules_text(row.get("rules") or {}),
+            "network": in_short(row.get("network")),
             **{f"metadata {name}": value for name, value in (row.get("metadata") or {}).items()},
         }
     )
@@ -98,7 +101,7 @@ def rules_text(rules: Row) -> str:
 def create(context: Context) -> int:
     asked, out = context.asked, context.out
     fields = {name: getattr(asked, name) for name in ("image", "vcpus", "memory_mb", "disk_mb", *RULES)}
-    fields |= {"env": dict(asked.env), "metadata": dict(asked.metadata)}
+    fields |= {"env": dict(asked.env), "metadata": dict(asked.metadata), "network": network_asked(asked)}
     given = {name: value for name, value in fields.items() if value not in (None, {})}
     row = context.poold.call("POST", "/v1/sandboxes", given)
     if out.as_json:

@@ -9,6 +9,7 @@ import orjson
 
 from poold.errors import NetError
 
+VERSION = 1  # of what is said here; a proxy may be older than we are
 MAX_LINE = 1 << 16
 PIECE = 1 << 16
 

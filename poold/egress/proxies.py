@@ -9,19 +9,16 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from contract.egress import Open, Row, Waiting
+from contract.errors import WarrenError
 from poold import processes
-from poold.egress.channel import Channel
+from poold.egress.channel import VERSION, Channel
+from poold.egress.forks import UID_OFFSET, Zygote, user_of
 from poold.egress.policy import Policy
 from poold.errors import NetError
 from poold.lifetimes import finish
@@ -29,19 +26,15 @@ from poold.slots import ProxySockets, Slot
 
 log = logging.getLogger("poold.egress")
 
-UID_OFFSET = 1_000_000  # a proxy's user is its slot's, plus this: not the machine's own, and no other proxy's
 HELLO_LIMIT_S = 20.0  # on a busy host
 RULE_LIMIT_S = 20.0
 END_LIMIT_S = 2.0  # to send what is left
 AGAIN_AFTER_S = 0.05
 AGAIN_AT_MOST_S = 5.0
+WRITE_AGAIN_S = 1.0  # what could not be written down, on a full disk for example
 
 SocketsIn = Callable[[Slot], Awaitable[ProxySockets]]
-
-
-def user_of(slot: Slot) -> int:
-    """Who the slot's proxy runs as. No other process does."""
-    return slot.uid + UID_OFFSET
+Rows = asyncio.Queue[list[Row] | None]  # to be written down; None: there are no more
 
 
 class Told:
@@ -52,57 +45,6 @@ class Told:
 
     def waits(self, waiting: Waiting) -> None:
         """A connection waits for somebody to allow it."""
-
-
-class Zygote:
-    """The process that makes proxies; see `poold.egress.zygote`. Started when it is needed, and again if it ends."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._line: socket.socket | None = None
-        self._turn = asyncio.Lock()
-
-    async def fork(self, slot: Slot, sockets: ProxySockets, control: socket.socket) -> int:
-        """A new proxy for `slot`; its pid. The sockets are its own copies."""
-        asked = orjson.dumps({"slot": slot.number, "uid": user_of(slot)})
-        passed = [*vars(sockets).values(), control]
-        async with self._turn:
-            try:
-                return await finish(asyncio.to_thread(self._fork, asked, passed), undo=_kill)
-            except (OSError, ValueError) as error:
-                self.close()
-                raise NetError("start", f"the proxy of slot {slot.number}", hint=str(error)) from error
-
-    def close(self) -> None:
-        if self._line is not None:
-            self._line.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._line = self._process = None
-
-    def _fork(self, asked: bytes, passed: list[socket.socket]) -> int:
-        if self._process is None or self._process.poll() is not None:
-            self.close()
-            self._start()
-        assert self._line is not None  # noqa: S101 — `_start` made it
-        socket.send_fds(self._line, [asked], [each.fileno() for each in passed])
-        answer = self._line.recv(4096)
-        if not answer:
-            raise OSError("the process that starts proxies has ended; its last words are in poold's log")
-        pid: int = orjson.loads(answer)["pid"]
-        return pid
-
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "poold.egress.zygote", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # a terminal's control-c is for poold
-            )
-        self._line = ours
 
 
 class Proxy:
@@ -117,7 +59,7 @@ class Proxy:
         self._number = 0  # of the last rule
         self._channel: Channel | None = None
         self._pid = 0
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []  # one that listens, one that has rows written down
         self._is_ending = False
 
     async def rule(self, sandbox: str | None, policy: Policy) -> None:
@@ -193,7 +135,8 @@ class Proxy:
         except TimeoutError as error:
             raise NetError("reach", f"the proxy of slot {self.slot.number}", hint="it says nothing") from error
         pid = hello.get("pid")
-        if not isinstance(pid, int) or hello.get("slot") != self.slot.number or not self._is_ours(pid):
+        is_known = hello.get("version") == VERSION and hello.get("slot") == self.slot.number
+        if not isinstance(pid, int) or not is_known or not self._is_ours(pid):
             channel.close()
             hint = f"another answers there: {hello!r:.100}"
             raise NetError("reach", f"the proxy of slot {self.slot.number}", hint=hint)
@@ -207,38 +150,49 @@ class Proxy:
         return processes.owner(pid) == user_of(self.slot)
 
     def _listen(self) -> None:
-        self._task = self._home.spawn(self._listening())
-
-    async def _listening(self) -> None:
-        """Take what the proxy tells until it ends; then begin another, unless it was to end."""
         channel = self._channel
         assert channel is not None  # noqa: S101 — `_connect` made it
         name = f"{self._pid}.{_started(self._pid)}"
+        rows: Rows = asyncio.Queue()
+        self._tasks = [
+            self._home.spawn(self._hear(name, channel, rows)),
+            self._home.spawn(self._write(name, channel, rows)),
+        ]
+
+    async def _hear(self, name: str, channel: Channel, rows: Rows) -> None:
+        """Take what the proxy tells until it ends; then begin another, unless it was to end."""
         try:
             async for batch in channel.told():
-                await self._take(name, channel, batch)
+                if told := self._take(batch):
+                    rows.put_nowait(told)
         except (OSError, ValueError, NetError) as error:
             log.warning("listening to a proxy failed", extra={"slot": self.slot.number, "why": str(error)})
+        rows.put_nowait(None)
         if not self._is_ending and self._channel is channel:
             await self._again(name)
 
-    async def _take(self, name: str, channel: Channel, batch: list[Mapping[str, Any]]) -> None:
-        rows: list[Row] = []
+    def _take(self, batch: list[Mapping[str, Any]]) -> list[Row]:
+        rows = []
         for told in batch:
             match told.get("told"):
                 case "row":
-                    rows.append(Row.read(told))
+                    row = Row.read(told)
+                    rows.append(row)
+                    if row.id is not None:
+                        self.opens.pop(row.id, None)
                 case "open":
                     opened = Open.read(told)
                     self.opens[opened.id] = opened
                 case "waiting":
                     self._home.told.waits(Waiting.read(told, self.sandbox))
-        if rows:
-            await self._home.told.wrote(name, rows)
-            for row in rows:
-                if row.id is not None:
-                    self.opens.pop(row.id, None)
-            await channel.say({"do": "taken", "number": rows[-1].number})
+        return rows
+
+    async def _write(self, name: str, channel: Channel, rows: Rows) -> None:
+        """Have rows written down, and tell the proxy. It keeps those that nobody took, and sends only so many more."""
+        while (taken := await rows.get()) is not None:
+            await self._home.written(name, taken)
+            with contextlib.suppress(NetError):  # it ended: those rows are not told again
+                await channel.say({"do": "taken", "number": taken[-1].number})
 
     async def _again(self, name: str) -> None:
         """It ended, and nobody asked it to: another takes its place, under the same rules."""
@@ -246,7 +200,7 @@ class Proxy:
         cut = [each.cut(self._home.now_ms()) for each in self.opens.values()]
         self.opens.clear()
         if cut:
-            await self._home.told.wrote(name, cut)
+            await self._home.written(name, cut)
         wait_s = AGAIN_AFTER_S
         while not self._is_ending:
             try:
@@ -269,33 +223,35 @@ class Proxy:
             await self._tell_rule()
 
     async def _end(self) -> None:
-        channel, task = self._channel, self._task
-        if channel is not None:
-            with contextlib.suppress(TimeoutError, NetError, OSError):
-                async with asyncio.timeout(END_LIMIT_S):
-                    await channel.ask({"do": "end"}, lambda told: told.get("told") == "ended")
-                    if task is not None:  # what it told last is written down
-                        await asyncio.wait([task])
-        if task is not None:
+        with contextlib.suppress(TimeoutError, NetError, OSError):
+            async with asyncio.timeout(END_LIMIT_S):
+                await self._farewell()
+        for task in self._tasks:
             task.cancel()
-            await asyncio.wait([task])
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         async with self._home.turn_of(self.slot):
             await self._kill()
         self._home.path_of(self.slot).unlink(missing_ok=True)
 
+    async def _farewell(self) -> None:
+        """Have it end, and what it tells last be written down."""
+        if self._channel is not None and self._tasks:
+            await self._channel.ask({"do": "end"}, lambda told: told.get("told") == "ended")
+            await asyncio.wait(self._tasks)
+
     async def _kill(self) -> None:
+        """No process of the slot's proxy is left, also none whose start was cut short."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
-        if self._pid and self._is_ours(self._pid):
-            await processes.end(self._pid)
-        self._pid = 0
+        await _end_all_of(user_of(self.slot))
 
     def let_go(self) -> None:
         """Listen no longer: it goes on without us."""
         self._is_ending = True
-        if self._task is not None:
-            self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -304,12 +260,20 @@ class Proxy:
 class Proxies:
     """The proxies of all machines of this host. Open as a block: after it they run on, and nobody listens to them."""
 
-    def __init__(self, folder: Path, sockets_in: SocketsIn, *, told: Told, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        sockets_in: SocketsIn,
+        *,
+        told: Told,
+        now_ms: Callable[[], int],
+        environ: Mapping[str, str],
+    ) -> None:
         self._folder = folder
         self.sockets_in = sockets_in
         self.told = told
         self.now_ms = now_ms
-        self.zygote = Zygote()
+        self.zygote = Zygote(folder, environ)
         self._tasks = asyncio.TaskGroup()
         self._turns: dict[int, asyncio.Lock] = {}
         self._all: set[Proxy] = set()
@@ -343,6 +307,7 @@ class Proxies:
         """The proxy that a former daemon left in this slot, or a new one."""
         proxy = Proxy(self, slot)
         if not await proxy.take_over():
+            await self._end_left(self.path_of(slot))  # it may be there and say nothing, or speak another language
             await proxy.begin()
         self._all.add(proxy)
         return proxy
@@ -365,9 +330,20 @@ class Proxies:
                     await channel.farewell()
         except (TimeoutError, OSError, NetError, ValueError) as error:
             log.info("a proxy of a former daemon says nothing", extra={"path": str(path), "why": str(error)})
-        for pid in await asyncio.to_thread(_processes_of, path):
-            await processes.end(pid)
+        with contextlib.suppress(FileNotFoundError):
+            await _end_all_of((await asyncio.to_thread(path.stat)).st_uid)
         await asyncio.to_thread(path.unlink, missing_ok=True)
+
+    async def written(self, name: str, rows: list[Row]) -> None:
+        """Return when the rows are written down, however long that takes."""
+        while True:
+            try:
+                await self.told.wrote(name, rows)
+            except WarrenError as error:
+                log.error("connections cannot be written down", extra={"rows": len(rows), "why": str(error)})
+                await asyncio.sleep(WRITE_AGAIN_S)
+            else:
+                return
 
     def spawn(self, work: Any) -> "asyncio.Task[None]":
         return self._tasks.create_task(work)
@@ -391,18 +367,11 @@ def _listening(path: Path, uid: int) -> Iterator[socket.socket]:
         yield control
 
 
-def _processes_of(path: Path) -> list[int]:
-    """The processes of the proxy that was reached by this file. Blocks."""
-    try:
-        uid = path.stat().st_uid
-    except FileNotFoundError:
-        return []
-    return processes.of_user(uid) if uid >= UID_OFFSET else []
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+async def _end_all_of(uid: int) -> None:
+    """Nobody runs as `uid` any more, if that is a proxy's user."""
+    if uid >= UID_OFFSET:
+        for pid in await asyncio.to_thread(processes.of_user, uid):
+            await processes.end(pid)
 
 
 def _started(pid: int) -> str:

@@ -1,9 +1,9 @@
 """The process from which all proxies of a host are made: it has loaded their program, so that one is a fork away.
 
-    python -m poold.egress.zygote FD
+    python -m poold.egress.zygote FD FOLDER
 
 A proxy made this way starts in milliseconds and shares most of its memory with all others. The zygote does what poold
-asks for on the socket `FD` and ends when poold does; the proxies go on.
+asks for on the socket `FD` and ends when poold does; the proxies go on. `FOLDER` says to people whose it is.
 
 One request and one answer, both a datagram of JSON. The request carries the proxy's sockets, in the order of `SOCKETS`.
 """
@@ -24,6 +24,7 @@ from poold.egress.proxy.process import Sockets, run
 SOCKETS = ("explicit", "transparent", "dns_udp", "dns_tcp", "packets", "control")
 REQUEST_BYTES = 4096
 OPEN_FILES = 16_384  # two for each connection, and some
+ADDRESS_SPACE = 1 << 30  # many times what it needs
 PR_SET_NO_NEW_PRIVS = 38
 PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
@@ -76,6 +77,7 @@ def _drop_rights(uid: int, slot: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)

@@ -5,6 +5,7 @@ TAP = "tap0"
 HOST_ADDRESS = "172.16.0.1"
 GUEST_ADDRESS = "172.16.0.2"
 PREFIX_LENGTH = 30
+GUEST_PORT = 1024  # where a guest serves us
 
 # Locally administered; the middle bytes spell "WAR".
 HOST_MAC = "02:57:41:52:00:01"

@@ -1,5 +1,6 @@
 """Where the kernel tells of packets that a rule with `log group` saw. The one who reads needs no rights, we do."""
 
+import errno
 import os
 import socket
 import struct
@@ -22,6 +23,11 @@ _FLAGS = 1 | 4  # a request that wants an answer
 _COMMAND, _MODE, _BUFFER, _TIMEOUT, _THRESHOLD = 1, 2, 3, 4, 5
 _BIND, _COPY_PACKET = 1, 2
 
+_ADVICE = {
+    errno.EINVAL: "the kernel's log of packets is needed: modprobe nfnetlink_log",
+    errno.EBUSY: "another proxy has it",
+}
+
 _HEAD = struct.Struct("=IHHII")
 _ANSWER = struct.Struct("=IHHIIi")
 _ATTRIBUTE = struct.Struct("=HH")
@@ -33,7 +39,7 @@ def open_nflog(group: int) -> socket.socket:
     It goes on to do so in whatever process it is handed to. When more comes than is read, the rest is lost without an
     error. Raises `NetError`, also if somebody else has the group.
     """
-    with translated("listen to", f"nflog group {group}"):
+    with translated("listen to", f"nflog group {group}", _ADVICE):
         kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         nflog = socket.socket(socket.AF_NETLINK, kind, _NETLINK_NETFILTER)
         try:

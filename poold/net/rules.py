@@ -5,13 +5,14 @@ TCP, and whatever it asks of any name server, is redirected there, and the proxy
 so that a program fails instead of hanging, and is written to a log that the proxy reads (`PACKETS`).
 """
 
-from poold.net.addresses import EXPLICIT, GUEST_ADDRESS, GUEST_MAC, HOST_ADDRESS, NAMES, PACKETS, TAP, TRANSPARENT
+from poold.net.addresses import EXPLICIT, GUEST_ADDRESS, GUEST_MAC, GUEST_PORT, HOST_ADDRESS, NAMES, PACKETS, TAP, TRANSPARENT
 
 _DEFINES = f"""
 define tap = "{TAP}"
 define host = {HOST_ADDRESS}
 define guest = {GUEST_ADDRESS}
 define guest_mac = {GUEST_MAC}
+define guest_port = {GUEST_PORT}
 define explicit = {EXPLICIT}
 define transparent = {TRANSPARENT}
 define names = {NAMES}
@@ -81,6 +82,9 @@ table inet warren {{
         ct state new ct count over 16384 counter name refused drop
         ip daddr $host tcp dport $proxy ct state new limit rate 1000/second burst 500 packets accept
         ip daddr $host udp dport $names limit rate 300/second burst 300 packets accept
+
+        # What a guest still has to say to a poold of before it was frozen.
+        ip daddr $host tcp sport $guest_port tcp flags & (syn | ack) != syn reject with tcp reset
 
         counter name refused
         {_log("udp", "meta l4proto udp")}

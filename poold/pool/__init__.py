@@ -5,7 +5,7 @@ it is about to do; `open` makes the place's machine answer under its own identit
 """
 
 from poold.pool.outfit import Outfit
-from poold.pool.places import OVERHEAD_MB, Place, Places, Slots
-from poold.pool.pool import NOBODY, Pool, Rule
+from poold.pool.places import OVERHEAD_MB, Place, Places, Rule, Slots
+from poold.pool.pool import NOBODY, Pool
 
 __all__ = ["NOBODY", "OVERHEAD_MB", "Outfit", "Place", "Places", "Pool", "Rule", "Slots"]

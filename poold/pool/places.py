@@ -6,12 +6,16 @@ from typing import Protocol
 
 from contract.errors import CapacityError, WarrenError
 from contract.models import Shape
+from poold.egress.policy import Policy
 from poold.egress.proxies import Proxies, Proxy
 from poold.engines import Machine
 from poold.link import Guest
 from poold.slots import Slot
 
 OVERHEAD_MB = 160  # of a machine besides its RAM: the emulator and the code that it translates
+
+
+Rule = tuple[str, Policy]  # whose machine it is, and what that may reach
 
 
 class Slots(Protocol):
@@ -40,6 +44,11 @@ class Place:
     guest: Guest | None = None
     proxy: Proxy | None = None  # what stands between the machine and the world; not where the engine isolates nothing
     is_taken: bool = True  # until it is given back
+
+    async def tell(self, rule: Rule) -> None:
+        """Have the proxy allow what `rule` says, and nothing else, from now on."""
+        if self.proxy is not None:
+            await self.proxy.rule(*rule)
 
     def hang_up(self, error: WarrenError | None = None) -> None:
         """Forget the machine. Whoever waits for its guest gets `error`."""

@@ -13,7 +13,6 @@ from typing import Any
 from contract.errors import CapacityError, WarrenError
 from contract.models import Shape
 from poold.config import PoolSize
-from poold.egress.policy import Policy
 from poold.engines import Engine, Machine
 from poold.errors import GuestError, GuestRefused, HostFault, MachineDied
 from poold.images import Images
@@ -22,7 +21,7 @@ from poold.link import Guest
 from poold.pool.ends import End, Ends
 from poold.pool.keeper import Keeper
 from poold.pool.outfit import Outfit
-from poold.pool.places import Place, Places
+from poold.pool.places import Place, Places, Rule
 
 log = logging.getLogger("poold.pool")
 
@@ -41,7 +40,6 @@ NOBODY = {"generation": 1, "hostname": NOBODY_ID, "machine_id": "0" * 32, "id": 
 BROKEN = (HostFault, GuestError, GuestRefused, MachineDied)
 
 Identity = Callable[[], dict[str, Any]]
-Rule = tuple[str, Policy]  # whose machine it is, and what that may reach
 Gate = Callable[[], None]
 Observe = Callable[[float], None]
 
@@ -113,7 +111,7 @@ class Pool:
         with self.keeper.claiming():
             if place.machine is not None:
                 try:
-                    await _tell(place, rule)
+                    await place.tell(rule)
                     return await self._identify(place, identity, IDENTITY_LIMIT_S)
                 except BROKEN as error:
                     log.warning(
@@ -123,7 +121,7 @@ class Pool:
                     place.hang_up()
                     await finish(self.engine.destroy(place.machine_id))
             await self._restore(place)
-            await _tell(place, rule)
+            await place.tell(rule)
             return await self._identify(place, identity, IDENTITY_LIMIT_S)
 
     async def load(self, place: Place) -> None:
@@ -133,7 +131,7 @@ class Pool:
 
     async def reopen(self, place: Place, identity: Identity, rule: Rule) -> Guest:
         """Let a machine that was loaded go on, and tell it what has changed. It reaches what it may from the start."""
-        await _tell(place, rule)
+        await place.tell(rule)
         return await self._identify(place, identity, RETURN_LIMIT_S)
 
     async def adopt(self, place: Place, rule: Rule) -> Guest:
@@ -141,7 +139,7 @@ class Pool:
         place.machine = await self.engine.adopt(place.machine_id, place.slot)
         place.guest = self._guest(place.machine)
         await self.places.guard_again(place)
-        await _tell(place, rule)
+        await place.tell(rule)
         await self.engine.resume(place.machine)
         return place.guest
 
@@ -244,9 +242,3 @@ class Pool:
             await place.guest.call("POST", "/rehearse", self._nobody())
             await place.guest.call("GET", "/health")
         await self.engine.pause(place.machine)
-
-
-async def _tell(place: Place, rule: Rule) -> None:
-    """Have the place's proxy allow what `rule` says, and nothing else, from now on."""
-    if place.proxy is not None:
-        await place.proxy.rule(*rule)

@@ -35,13 +35,14 @@ class Connections(Told):
             self._metrics.egress_connections_total.add(row.times, verdict=row.verdict, via=row.via)
             self._metrics.egress_bytes_total.add(row.up, way="up")
             self._metrics.egress_bytes_total.add(row.down, way="down")
-        told = {place for place, row in enumerate(rows) if row.verdict == "refused" and self._is_news(row)}
+        told = {place for place, row in enumerate(rows) if row.verdict == "refused" and self._is_news(_key(row))}
         await self._ledger.write(
             partial(egress.add, proxy=proxy, rows=rows, told=told, now_ms=self._now_ms()), durable=False
         )
 
     def waits(self, waiting: Waiting) -> None:
-        if waiting.sandbox is None:
+        key = (waiting.sandbox, waiting.name, waiting.address, waiting.port, "waiting")
+        if waiting.sandbox is None or not self._is_news(key):
             return
         data = {name: getattr(waiting, name) for name in ("name", "address", "port", "until_ms")}
         tell = partial(
@@ -52,23 +53,27 @@ class Connections(Told):
         except WarrenError as error:  # it is closed: the connection waits on, and its end is told
             log.warning("a connection that waits was not told", extra={"why": str(error)})
 
-    def _is_news(self, row: Row) -> bool:
+    def _is_news(self, key: Key) -> bool:
         """Whether somebody who reads the timeline wants to know: not what they know, and not hundreds at once."""
-        if row.sandbox is None:
+        sandbox = key[0]
+        if sandbox is None:
             return False
-        key = (row.sandbox, row.name, row.address, row.port, row.why)
         if self._now_ms() - self._told.get(key, -QUIET_MS) < QUIET_MS:
             return False
-        minute, count = self._minutes.get(row.sandbox, (0, 0))
+        minute, count = self._minutes.get(sandbox, (0, 0))
         this_minute = self._now_ms() // 60_000
         count = count + 1 if minute == this_minute else 1
         if count > PER_MINUTE:
             return False
         if len(self._minutes) >= KNOWN:
             self._minutes.clear()
-        self._minutes[row.sandbox] = (this_minute, count)
+        self._minutes[sandbox] = (this_minute, count)
         self._told[key] = self._now_ms()
         self._told.move_to_end(key)
         while len(self._told) > KNOWN:
             self._told.popitem(last=False)
         return True
+
+
+def _key(row: Row) -> Key:
+    return row.sandbox, row.name, row.address, row.port, row.why

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,7 @@ from contract.ids import new_id
 from contract.models import Caller, CreateSandbox, Sandbox
 from contract.network import Network
 from contract.states import Event, State
-from poold.errors import Draining, Exists, MachineDied
+from poold.errors import Draining, MachineDied
 from poold.ledger import sandboxes
 from poold.lifetimes import finish
 from poold.link import Guest
@@ -28,7 +27,7 @@ from poold.sandboxes.owed import Owed
 from poold.sandboxes.rules import OwnersRules
 from poold.sandboxes.timers import Timers
 from poold.sandboxes.turns import Creations, Making, Turns
-from poold.sandboxes.why import DRAINING, STOPPING, WHY, not_running, stopped
+from poold.sandboxes.why import DRAINING, STOPPING, WHY, exists, not_running, stopped
 
 log = logging.getLogger("poold.sandboxes")
 
@@ -70,8 +69,7 @@ class Sandboxes:
         self._timers.stop()
         await self._turns.all_over()
         for sandbox_id in list(self._live):
-            live = self._forget(sandbox_id)
-            if live is not None:  # its machine runs on, and the next daemon finds it
+            if (live := self._forget(sandbox_id)) is not None:  # its machine runs on, and the next daemon finds it
                 live.place.hang_up(CapacityError(STOPPING))
 
     # What callers ask for.
@@ -178,21 +176,16 @@ class Sandboxes:
         """Give the sandbox another policy. In force when this returns: what it no longer allows has been cut."""
         if not self._means.pool.engine.isolates:
             must_be_enforced(network)
-        async with self._turns.of(sandbox_id):
-            return await finish(self._set_network(sandbox_id, network, caller))
+        return await self._change(sandbox_id, partial(sandboxes.set_network, network=network), caller)
 
-    async def _set_network(self, sandbox_id: str, network: Network, caller: Caller) -> Sandbox:
-        sandbox = await self._write(sandbox_id, partial(sandboxes.set_network, network=network), caller)
-        live = self._live.get(sandbox_id)
-        if live is not None and live.place.proxy is not None:
-            await live.place.proxy.rule(*self._means.rule_of(sandbox))
-        return sandbox
+    async def at_rest(self, sandbox_id: str) -> None:
+        """Return when nothing is under way with the sandbox: of one that is over, all has been written down then."""
+        async with self._turns.of(sandbox_id):
+            pass
 
     def connections(self, sandbox_id: str) -> list[Open]:
         """The connections of a running sandbox that are under way."""
-        live = self._live.get(sandbox_id)
-        proxy = None if live is None else live.place.proxy
-        return [] if proxy is None else [each for each in proxy.opens.values() if each.sandbox == sandbox_id]
+        return self._live[sandbox_id].connections() if sandbox_id in self._live else []
 
     async def _change(self, sandbox_id: str, change: Callable[..., Sandbox], caller: Caller) -> Sandbox:
         """Write something about the sandbox down, in its turn. A caller that leaves does not cut that short."""
@@ -205,6 +198,8 @@ class Sandboxes:
         write = partial(change, sandbox_id=sandbox_id, now_ms=self.now_ms(), request=caller.request)
         sandbox = await self._means.ledger.write(write)
         if (live := self._live.get(sandbox_id)) is not None:
+            if sandbox.network != live.sandbox.network:
+                await live.place.tell(self._means.rule_of(sandbox))
             live.sandbox = sandbox
         self._arm(sandbox)
         return self._with_next(sandbox)
@@ -228,12 +223,10 @@ class Sandboxes:
         self.is_draining = True
         self.creations.end(Draining(DRAINING, retry_after_s=60))
         await self._turns.all_over()  # what is being resumed is drained, too
+        end = self.pause if mode == "pause" else self.destroy
         for sandbox_id in list(self._live):
             try:
-                if mode == "pause":
-                    await self.pause(sandbox_id, caller, "the host was drained")
-                else:
-                    await self.destroy(sandbox_id, caller, "the host was drained")
+                await end(sandbox_id, caller, "the host was drained")
             except WarrenError as error:
                 yield sandbox_id, error
             else:
@@ -251,8 +244,7 @@ class Sandboxes:
         """In the sandbox's turn: nobody else can create it meanwhile."""
         self._may_begin()  # whoever had the turn before may have taken long
         with contextlib.suppress(NotFound):
-            state = (await self.get(sandbox_id)).state
-            raise Exists(f"sandbox {sandbox_id} was created before, and is {state}", sandbox=sandbox_id, state=state)
+            raise exists(await self.get(sandbox_id))
 
     async def _awake(self, sandbox_id: str, caller: Caller) -> Live:
         """The running sandbox; one that is paused is resumed if that is its rule."""
@@ -266,27 +258,25 @@ class Sandboxes:
         return live
 
     async def _pause(self, live: Live, caller: Caller, why: str) -> Sandbox:
-        began = time.monotonic()
         sandbox_id = live.sandbox.id
         # From here on an end of its machine is ours to tell of. `operations.pause` fails if it comes too early.
         del self._live[sandbox_id]
         self._stop_listening(live)
         try:
-            sandbox = await operations.pause(self._means, self._owed, live, caller, why)
+            with self._means.timing(self._means.metrics.pause_seconds):
+                sandbox = await operations.pause(self._means, self._owed, live, caller, why)
         except BaseException:
             if live.place.machine is not None:  # it was not given up
                 live.rests_until_ms = self.now_ms() + round(1000 * RETRY_S)
                 self._watch(live)
             raise
-        self._means.metrics.pause_seconds.observe(time.monotonic() - began)
         self._arm(sandbox)
         return self._with_next(sandbox)
 
     async def _resume(self, sandbox: Sandbox, caller: Caller) -> Sandbox:
-        began = time.monotonic()
-        live = await operations.resume(self._means, self._owed, sandbox, caller)
-        self._watch(live)
-        self._means.metrics.resume_seconds.observe(time.monotonic() - began)
+        with self._means.timing(self._means.metrics.resume_seconds):
+            live = await operations.resume(self._means, self._owed, sandbox, caller)
+            self._watch(live)
         return self._with_next(live.sandbox)
 
     async def _destroy(self, sandbox_id: str, caller: Caller, reason: str) -> Sandbox:
@@ -362,11 +352,10 @@ class Sandboxes:
 
     def _arm(self, sandbox: Sandbox) -> None:
         """Look at the sandbox again when its next step is due."""
-        step = self._with_next(sandbox).next
+        step, live = self._with_next(sandbox).next, self._live.get(sandbox.id)
         if step is None:
             self._timers.clear(sandbox.id)
         else:
-            live = self._live.get(sandbox.id)
             at_ms = step.at_ms if live is None else max(step.at_ms, live.rests_until_ms)
             self._timers.set(sandbox.id, (at_ms - self.now_ms()) / 1000)
 
@@ -390,12 +379,8 @@ class Sandboxes:
         """Ask the guest of a sandbox that seems idle: only it knows of output that nobody reads."""
         live = self._live.get(sandbox_id)
         step = None if live is None else self._with_next(live.sandbox).next
-        if live is None or step is None or step.why != "idle" or step.at_ms > self.now_ms():
-            return
-        now_ms = self.now_ms()
-        quiet_ms = (await live.guest.call("GET", "/health")).get("quiet_ms")
-        if isinstance(quiet_ms, int) and not isinstance(quiet_ms, bool) and quiet_ms >= 0:
-            live.active_ms = max(live.active_ms, now_ms - quiet_ms)
+        if live is not None and step is not None and step.why == "idle" and step.at_ms <= self.now_ms():
+            await live.hear(self.now_ms())
 
     async def _do(self, sandbox_id: str) -> None:
         """In the sandbox's turn: what is due, if it still is. Its time may have been moved until just now."""

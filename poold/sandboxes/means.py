@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from contract.egress import Open
 from contract.errors import CapacityError, FaultError
 from contract.models import Caller, Rules, Sandbox
 from contract.states import Event
 from poold.images import Images
 from poold.ledger import Ledger, sandboxes
 from poold.link import Guest
-from poold.metrics import Metrics
+from poold.metrics import Histogram, Metrics
 from poold.pool import Place, Pool, Rule
 from poold.sandboxes.lifecycle import Activity
 from poold.sandboxes.network import HostNetwork
@@ -83,6 +84,13 @@ class Means:
             raise
         self.metrics.claim_seconds.observe(time.monotonic() - began)
 
+    @contextlib.contextmanager
+    def timing(self, seconds: Histogram) -> Iterator[None]:
+        """Measure how long the block takes, if it succeeds."""
+        began = time.monotonic()
+        yield
+        seconds.observe(time.monotonic() - began)
+
     def identity(self, sandbox_id: str, generation: int, **more: Any) -> dict[str, Any]:
         """What a guest is told whenever it begins to run. The clock is read last: it is what grows old."""
         return {
@@ -109,3 +117,14 @@ class Live:
     @property
     def activity(self) -> Activity:
         return Activity(self.active_ms, self.users > 0)
+
+    async def hear(self, now_ms: int) -> None:
+        """Ask the guest for how long it has been quiet: only it knows of output that nobody reads."""
+        quiet_ms = (await self.guest.call("GET", "/health")).get("quiet_ms")
+        if isinstance(quiet_ms, int) and not isinstance(quiet_ms, bool) and quiet_ms >= 0:
+            self.active_ms = max(self.active_ms, now_ms - quiet_ms)
+
+    def connections(self) -> list[Open]:
+        """Those that are under way."""
+        proxy = self.place.proxy
+        return [] if proxy is None else [each for each in proxy.opens.values() if each.sandbox == self.sandbox.id]

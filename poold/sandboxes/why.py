@@ -3,11 +3,17 @@
 from contract.errors import WarrenError, WrongState
 from contract.models import Sandbox
 from contract.states import State
-from poold.errors import MachineDied, SandboxStopped
+from poold.errors import Exists, MachineDied, SandboxStopped
 
 STOPPING = "this host is being stopped"
 DRAINING = "this host is being emptied by its operator"
 WHY = {"timeout": "its time was up", "idle": "it was idle", "paused": "it was paused for too long"}
+
+
+def exists(sandbox: Sandbox) -> Exists:
+    return Exists(
+        f"sandbox {sandbox.id} was created before, and is {sandbox.state}", sandbox=sandbox.id, state=sandbox.state
+    )
 
 
 def not_running(sandbox: Sandbox) -> WarrenError:

@@ -45,6 +45,8 @@ class Host:
     processes: Mapping[int, str]  # all that poold or a child of its started, but for poold itself
     links: Mapping[str, Collection[str]] = field(default_factory=dict)  # by machine: the links in its namespace
     in_run_dir: Collection[str] = ()
+    users: Collection[int] = ()  # that machines run as
+    proxies: Collection[int] = ()  # the users that proxies stand beside, one for each proxy
     slots: int = 0
     free_slots: int = 0
     budget_mb: int = 0
@@ -123,7 +125,8 @@ def rest(host: Host, running: Iterable[Row]) -> Iterator[str]:
         yield from _differ(f"links of {name}", sorted(links), ["lo", "tap0"])
     for pid in host.processes.keys() - set(host.machines.values()):
         yield f"process {pid} is nobody's: {host.processes[pid][:200]}"
-    yield from _differ("files in the run folder", set(host.in_run_dir), {"netns", "poold.sock"})
+    yield from _differ("files in the run folder", set(host.in_run_dir), {"netns", "egress", "poold.sock"})
+    yield from _differ("proxies", sorted(host.proxies), sorted(host.users))
     free = host.slots - len(running) - host.warm
     if host.free_slots != free:
         yield f"poold counts {host.free_slots} free slots, and there are {free}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from contract.states import State
+from poold import processes
 from poold.ledger import audit
 from poold.ledger.connect import open_reader
 from tests.bench import host as bench
@@ -65,6 +66,8 @@ def look(host: bench.Host) -> Host:
         processes=dict(_started_by(host)),
         links={name: _links(pid) for name, pid in machines.items()},
         in_run_dir=_names(run_dir),
+        users=[owner for pid in machines.values() if (owner := processes.owner(pid)) is not None],
+        proxies=traces.proxies(int(host.environment["POOLD_BASE_UID"]), status["slots"]["all"]),
         slots=status["slots"]["all"],
         free_slots=status["slots"]["free"],
         budget_mb=status["memory"]["budget_mb"],

@@ -22,6 +22,7 @@ SANDBOX = re.compile(r"sb-[a-z2-7]{16}")
 KEY_ID = re.compile(r"[0-9a-f]{64}")
 REAL = 0.9
 LARGE = {"maxLength": 300, "maxItems": 40, "maxProperties": 10}
+LARGE_NETWORK = 1000  # bytes of a key's policy, some defaults added; a schema cannot say how many there may be
 CHANGING = ("create_sandbox", "destroy_sandbox", "pause_sandbox", "create_key", "rotate_key")
 TIMES = ("timeout_sec", "idle_sec", "paused_sec")
 SIZES = ("memory_mb", "disk_mb")
@@ -64,6 +65,8 @@ def _name(case: Any) -> str:
 def _bounded(name: str, body: dict[str, Any]) -> dict[str, Any]:
     if name == "create_sandbox":
         return _small(body)
+    if name == "create_key" and len(json.dumps(body.get("network"))) > LARGE_NETWORK:
+        return {field: value for field, value in body.items() if field != "network"}
     if name == "run_command" and isinstance(body.get("timeout_sec", 2), int):
         return {**body, "timeout_sec": min(body.get("timeout_sec", 2), 2)}
     return body

@@ -96,6 +96,9 @@ def test_anothers_sandbox_does_not_exist(pair: Cluster, red: str, blue: str) -> 
         ("POST", "/exec"),
         ("GET", "/files?path=/etc/hostname"),
         ("GET", "/events"),
+        ("GET", "/network"),
+        ("PUT", "/network"),
+        ("GET", "/egress"),
         ("POST", "/attach"),
         ("POST", "/pause"),
     ):

@@ -13,7 +13,7 @@ from tests.sdk.sdk_replies import ID, ROW, out, sse
 from warren import calls, errors
 from warren.calls import Reply
 from warren.errors import PoolExhausted, ProtocolError, StreamBroken, Unreachable, WarrenError
-from warren.flows import Collected, Download, Execution, Following, Upload
+from warren.flows import EVENTS, Collected, Download, Execution, Following, Upload
 from warren.models import CommandFailed, Event, Exited, Info, Started, Stderr, Stdout, read
 from warren.retries import Attempts, Retries
 from warren.sse import MAX_EVENT_BYTES, Parser
@@ -108,7 +108,7 @@ def test_events_are_told_once_over_many_connections() -> None:
     def event(seq: int) -> bytes:
         return sse("kind", {"seq": seq, "kind": "kind", "at_ms": 1, "data": {}}, seq)
 
-    following = Following(ID, 2, Retries())
+    following = Following(EVENTS, ID, 2, Retries())
     assert following.call().headers["Last-Event-ID"] == "2"
     seen = [*following.feed(event(3) + event(4) + event(5)[:-3])]  # the last one is cut
     assert following.call().headers["Last-Event-ID"] == "4"
@@ -117,7 +117,7 @@ def test_events_are_told_once_over_many_connections() -> None:
 
 
 def test_a_stream_that_gets_on_has_all_its_attempts_again() -> None:
-    following = Following(ID, 0, Retries(attempts=2))
+    following = Following(EVENTS, ID, 0, Retries(attempts=2))
     for seq in range(1, 10):
         assert following.wait_s(Unreachable("broken")) > 0
         assert [*following.new([Event(seq, "kind", 1, {})])]
@@ -126,7 +126,7 @@ def test_a_stream_that_gets_on_has_all_its_attempts_again() -> None:
         following.wait_s(Unreachable("broken"))
 
 
-def _break(following: Following, now: list[float], *, lived_s: float) -> float:
+def _break(following: Following[Event], now: list[float], *, lived_s: float) -> float:
     """One connection that is heard at its beginning and at its end, and has no event."""
     following.call()
     for after_s in (0.0, lived_s):
@@ -138,14 +138,14 @@ def _break(following: Following, now: list[float], *, lived_s: float) -> float:
 
 def test_a_quiet_stream_that_lived_long_has_all_its_attempts_again() -> None:
     now = [0.0]
-    following = Following(ID, 0, Retries(attempts=2, patience_s=60.0), clock=lambda: now[0])
+    following = Following(EVENTS, ID, 0, Retries(attempts=2, patience_s=60.0), clock=lambda: now[0])
     for _ in range(10):
         assert _break(following, now, lived_s=61.0) > 0
 
 
 def test_a_server_that_hangs_up_soon_is_not_asked_for_ever() -> None:
     now = [0.0]
-    following = Following(ID, 0, Retries(attempts=2, patience_s=60.0), clock=lambda: now[0])
+    following = Following(EVENTS, ID, 0, Retries(attempts=2, patience_s=60.0), clock=lambda: now[0])
     assert _break(following, now, lived_s=59.0) > 0
     with pytest.raises(StreamBroken):
         _break(following, now, lived_s=59.0)

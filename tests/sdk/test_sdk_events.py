@@ -12,6 +12,7 @@ from tests.sdk.sdk_replies import ID, KEY, ROW
 from tests.sdk.sdk_stage import Asked, open_stage, reply
 from tests.terminal import open_screen
 from warren.cli.events import told
+from warren_console.output import moment
 
 AT_MS = 1_790_000_000_000
 EVENTS = [
@@ -34,6 +35,11 @@ EVENTS = [
         ("created", {"state": "pending", "rules": {"idle_sec": None, "auto_resume": False}, "public_ports": []},
          "state=pending rules.auto_resume=false"),
         ("port", {"port": 80, "public": True, "at_ms": AT_MS}, "port=80 public=true"),
+        ("egress_refused", {"name": "example.com", "port": 443, "via": "tls", "why": "policy", "times": 2},
+         "example.com:443 via=tls why=policy times=2"),
+        ("egress_waiting", {"name": None, "address": "192.0.2.1", "port": 22, "until_ms": 0},
+         f"192.0.2.1:22 until={moment(0)}"),
+        ("egress_refused", {"what": "a guest says so"}, "what=a guest says so"),
         ("process_started", EVENTS[1]["data"], "sh -c 'make test' (pid 163, user)"),
         ("process_ended", {"pid": 163, "exit_code": 0, "signal": None, "duration_ms": 212}, "exit 0 in 0.2s (pid 163)"),
         ("process_ended", {"pid": 1, "signal": "SIGKILL", "duration_ms": 90_000}, "SIGKILL in 1m30s (pid 1)"),
@@ -49,10 +55,11 @@ anything = some.recursive(
     max_leaves=5,
 )
 names = some.sampled_from(["pid", "cmd", "args", "user", "signal", "exit_code", "duration_ms", "at_ms", "expires_ms"])
+names |= some.sampled_from(["name", "address", "port", "via", "why", "times", "until_ms"])
 
 
 @given(
-    some.sampled_from(["process_started", "process_ended", "gap"]),
+    some.sampled_from(["process_started", "process_ended", "egress_refused", "egress_waiting", "gap"]),
     some.dictionaries(names, anything | some.integers(-(1 << 80), 1 << 80)),
 )
 def test_whatever_a_guest_tells_can_be_told(kind: str, data: dict[str, Any]) -> None:

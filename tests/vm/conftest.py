@@ -71,6 +71,7 @@ def host(_nothing_is_left: None) -> Iterator[Host]:
             assert host.process.poll() is None, host.log()[-3000:]
             assert "unforeseen" not in host.log(), host.log()[-3000:]
         assert traces.mentioning(host.state) == []
+        assert traces.proxies(BASE_UID, SLOTS) == []
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,9 @@ import sqlite3
 import subprocess
 from pathlib import Path
 
+from poold import processes
+from poold.egress.forks import UID_OFFSET
+
 
 def ledger_machine(state: Path, sandbox_id: str) -> str:
     """The machine of a sandbox, which callers are not told."""
@@ -23,6 +26,18 @@ def machines(state: Path) -> dict[str, int]:
         for argument in arguments:
             if argument.startswith(folder) and arguments[0].startswith("qemu-system"):
                 found[argument.removeprefix(folder)] = pid
+    return found
+
+
+def proxies(base_uid: int, slots: int) -> list[int]:
+    """The users of the slots that have a proxy, once for each proxy. One that has ended is none."""
+    users = range(base_uid, base_uid + slots)
+    found = []
+    for pid, _ in _processes():
+        user = (processes.owner(pid) or 0) - UID_OFFSET
+        with contextlib.suppress(OSError):
+            if user in users and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+                found.append(user)
     return found
 
 

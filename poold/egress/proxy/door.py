@@ -21,6 +21,7 @@ from poold.egress.proxy.ends import End, Gone
 from poold.egress.proxy.fakes import RANGE, Fakes
 from poold.egress.proxy.gate import Gate
 from poold.egress.proxy.refusals import Refusal
+from poold.egress.proxy.rows import shown
 from poold.egress.proxy.tunnels import serve_explicit, serve_transparent
 from poold.egress.proxy.visits import Face, Meant, Visit
 from poold.egress.wire.packets import MAX_MESSAGE_BYTES, read_dropped
@@ -243,7 +244,9 @@ class Door:
                 self._gate.refused("packet", "too_fast")
                 return
             for dropped in read_dropped(message):
-                self._gate.refused("packet", dropped.why, address=dropped.destination, port=dropped.port)
+                self._gate.refused(
+                    "packet", shown(dropped.why) or "protocol", address=shown(dropped.destination), port=dropped.port
+                )
 
     def _sweep(self) -> None:
         """Cut connections on which nothing has moved for long. Coarse: nobody counts every byte's time."""
@@ -254,6 +257,7 @@ class Door:
                 visit.still_since = time.monotonic()
             elif time.monotonic() - visit.still_since >= idle_s:
                 visit.cut("idle")
+        self._accept_more()  # the limits may be higher now
         self._sweeping = asyncio.get_running_loop().call_later(tick_s, self._sweep)
 
 

@@ -4,9 +4,10 @@ import re
 from enum import Enum
 
 MAX_LINE_BYTES = 64 * 1024
-# Servers forgive much in a first line; what any of them could take for HTTP is HTTP here, and is read strictly later.
-_HTTP = re.compile(rb"[\r\n \t]*[^\s\x00]+[ \t](?:[^\r\n\x00]*[ \t])?HTTP/[0-9]", re.IGNORECASE)
-_MAY_BE_HTTP = re.compile(rb"[\r\n \t]*(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}(?:[ \t][^\r\n\x00-\x08]*)?)?\r?")
+# Servers forgive much in a first line; what they could take for HTTP is HTTP here, and is read strictly later.
+_METHOD = rb"[\r\n \t]*[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}"
+_HTTP = re.compile(_METHOD + rb"[ \t](?:[^\r\n\x00]*[ \t])?HTTP/[0-9]", re.IGNORECASE)
+_MAY_BE_HTTP = re.compile(_METHOD + rb"(?:[ \t][^\r\n\x00]*)?\r?|[\r\n \t]*")
 _HTTP_2 = b"PRI * HTTP/2.0"
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import socket
 
 from poold.egress.proxy.control import Control
@@ -16,6 +17,8 @@ def run(sockets: Sockets, control: socket.socket, slot: int) -> None:
     # Names are meant as they are said: nothing of the host's own domain is put behind them.
     os.environ["LOCALDOMAIN"] = ""
     os.environ["RES_OPTIONS"] = "ndots:1 timeout:3 attempts:2"
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection has two
     asyncio.run(serve(sockets, control, slot))
 
 

@@ -7,7 +7,7 @@ be put together without a gap.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 MAX_KEPT = 20_000
@@ -122,4 +122,4 @@ def _as_one(rows: list[Row], why: str) -> list[Row]:
 
 
 def _told(number: int, row: Row) -> dict[str, Any]:
-    return {"told": "row", "number": number} | asdict(row)
+    return {"told": "row", "number": number} | {name: getattr(row, name) for name in Row.__slots__}

@@ -135,10 +135,11 @@ class Visit:
             self.task.cancel()
 
     async def has_left(self) -> None:
-        while len(self.client.data) < KEPT_BYTES:
-            if not await self.client.more():
-                return
-        await self.client.closed()  # it has said so much that its end cannot be heard
+        with contextlib.suppress(Gone):
+            while len(self.client.data) < KEPT_BYTES:
+                if not await self.client.more():
+                    return
+            await self.client.closed()  # it has said so much that its end cannot be heard
 
     async def closed(self) -> None:
         """Leave nothing behind."""

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import IO, Any, Unpack
 
 from warren import calls, config, flows, terminals
-from warren.calls import Command, CreateOptions, RunOptions
+from warren.calls import Command, CreateOptions, NetworkAsked, RunOptions
 from warren.client import TIMEOUT_S, AllKeys
 from warren.errors import StreamBroken, Unreachable, WarrenError
-from warren.flows import Carried, Collected, Download, Execution, Following, Progress, Source, Upload
+from warren.flows import Carried, Collected, Download, Execution, Following, Kind, Numbered, Progress, Source, Upload
 from warren.lines import AsyncLine
-from warren.models import Event, Info, NewKey, Page, Result, Said, Transfer
+from warren.models import Connection, Event, Info, NewKey, Page, Reach, Result, Said, Transfer
 from warren.retries import Retries
 from warren.terminals import AsyncTerminal
 
@@ -195,23 +195,40 @@ class AsyncSandbox:
                 download.keep()
         return done
 
-    async def events(self, after: int = 0, *, follow: bool = True) -> AsyncGenerator[Event, None]:
-        following = Following(self.id, after, self._line.retries)
+    def events(self, after: int = 0, *, follow: bool = True) -> AsyncGenerator[Event, None]:
+        return self._followed(flows.EVENTS, after, follow=follow)
+
+    async def network(self) -> Reach:
+        return await self._line.send(calls.network(self.id))
+
+    async def set_network(self, network: NetworkAsked) -> Info:
+        return await self._know(calls.set_network(self.id, network))
+
+    def egress(
+        self, after: int = 0, *, follow: bool = True, verdict: str | None = None
+    ) -> AsyncGenerator[Connection, None]:
+        return self._followed(flows.connections(verdict), after, follow=follow)
+
+    async def open_connections(self) -> list[Connection]:
+        return await self._line.send(calls.open_egress(self.id))
+
+    async def _followed(self, kind: Kind[Numbered], after: int, *, follow: bool) -> AsyncGenerator[Numbered, None]:
+        following = Following(kind, self.id, after, self._line.retries)
         while follow:
             try:
                 async with self._line.open(following.call()) as (_, pieces):
                     async for piece in pieces:
-                        for event in following.feed(piece):
-                            yield event
+                        for one in following.feed(piece):
+                            yield one
                 if (await self.refresh()).is_over:
                     break
                 wait_s = following.ended_early()
             except Unreachable as error:
                 wait_s = following.wait_s(error)
             await asyncio.sleep(wait_s)
-        while page := await self._line.send(calls.events(self.id, following.last)):
-            for event in following.new(page):
-                yield event
+        while page := await self._line.send(following.page()):
+            for one in following.new(page):
+                yield one
 
     async def logs(self, lines: int = 200) -> str:
         return await self._line.send(calls.logs(self.id, lines))

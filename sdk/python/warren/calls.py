@@ -4,23 +4,40 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypedDict, TypeVar
 from urllib.parse import quote
 
 from warren.errors import ProtocolError, WarrenError, error_of
-from warren.models import Event, Info, Key, NewKey, Page, Ticket, read
+from warren.models import (
+    Connection,
+    Event,
+    Info,
+    Key,
+    Network,
+    NewKey,
+    Page,
+    Reach,
+    Ticket,
+    Within,
+    read,
+    read_info,
+    read_key,
+    read_network,
+)
 
 T = TypeVar("T")
 SANDBOXES = "/v1/sandboxes"
 EVENT_STREAM = "text/event-stream"
 MAX_PAGE = 1000
+MAX_NUMBER = 10**15  # of a row: behind it there is none
 GRACE_S = 3600  # of a key that was rotated, as everywhere
 MAX_TEXT = 200  # of a reply that is not ours, in a message
 SANDBOX = re.compile(r"sb-[a-z2-7]{16}")
 
 Command = str | Sequence[str]
 Json = dict[str, Any]
+NetworkAsked = Network | Mapping[str, Any]  # the latter as the gateway's API has it
 
 
 class CreateOptions(TypedDict, total=False):
@@ -37,6 +54,7 @@ class CreateOptions(TypedDict, total=False):
     env: Mapping[str, str]
     metadata: Mapping[str, str]
     public_ports: Sequence[int]
+    network: "NetworkAsked"  # what it may reach
 
 
 class RunOptions(TypedDict, total=False):
@@ -94,7 +112,7 @@ def refusal(reply: Reply) -> WarrenError:
 
 def create(image: str | None, options: CreateOptions, idempotency_key: str | None = None) -> Call[Info]:
     """It has a key of its own, so that a second try gives the same sandbox."""
-    body = _given({"image": image, **options})
+    body = _given({"image": image, **options, "network": _network(options.get("network"))})
     headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
     return Call("POST", SANDBOXES, _info, body=body, headers=headers, is_repeatable=True)
 
@@ -153,6 +171,31 @@ def event_stream(sandbox: str, after: int) -> Call[None]:
     return Call("GET", f"{_one(sandbox)}/events", _nothing, headers=headers, is_repeatable=True)
 
 
+def network(sandbox: str) -> Call[Reach]:
+    return Call("GET", f"{_one(sandbox)}/network", _reach, is_repeatable=True)
+
+
+def set_network(sandbox: str, asked: NetworkAsked) -> Call[Info]:
+    return Call("PUT", f"{_one(sandbox)}/network", _info, body=_network(asked), is_repeatable=True)
+
+
+def egress(sandbox: str, after: int, verdict: str | None = None) -> Call[list[Connection]]:
+    query = _query({"after": after, "limit": MAX_PAGE, "verdict": verdict})
+    return Call("GET", f"{_one(sandbox)}/egress", _connections("rows"), query=query, is_repeatable=True)
+
+
+def egress_stream(sandbox: str, after: int, verdict: str | None = None) -> Call[None]:
+    headers = {"Accept": EVENT_STREAM, "Last-Event-ID": str(after)}
+    query = _query({"verdict": verdict})
+    return Call("GET", f"{_one(sandbox)}/egress", _nothing, query=query, headers=headers, is_repeatable=True)
+
+
+def open_egress(sandbox: str) -> Call[list[Connection]]:
+    """Those that are open now, without those that are over."""
+    query = _query({"after": MAX_NUMBER, "limit": 1})
+    return Call("GET", f"{_one(sandbox)}/egress", _connections("open"), query=query, is_repeatable=True)
+
+
 def download(sandbox: str, path: str, user: str | None) -> Call[None]:
     query = _query({"path": path, "user": user})
     return Call("GET", f"{_one(sandbox)}/files", _nothing, query=query, is_repeatable=True)
@@ -202,12 +245,17 @@ def usage(owner: str | None = None) -> Call[Json]:
 
 
 def keys() -> Call[list[Key]]:
-    return Call("GET", "/v1/keys", lambda reply: [read(Key, row) for row in _rows(reply, "keys")], is_repeatable=True)
+    return Call("GET", "/v1/keys", lambda reply: [read_key(row) for row in _rows(reply, "keys")], is_repeatable=True)
 
 
 def create_key(owner: str, fields: Json) -> Call[NewKey]:
     """Never sent twice: each time there would be one more key that nobody has."""
-    return Call("POST", "/v1/keys", _new_key, body=_given({"owner": owner, **fields}))
+    return Call(
+        "POST",
+        "/v1/keys",
+        _new_key,
+        body=_given({"owner": owner, **fields, "network": _network(fields.get("network"))}),
+    )
 
 
 def revoke_key(key: str) -> Call[None]:
@@ -231,6 +279,12 @@ def _given(fields: Mapping[str, Any]) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def _network(asked: NetworkAsked | None) -> Json | None:
+    if not isinstance(asked, Network):
+        return None if asked is None else dict(asked)
+    return _given(asdict(asked))
+
+
 def _query(fields: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in fields.items() if value is not None)
 
@@ -250,17 +304,27 @@ def _rows(reply: Reply, name: str) -> list[Json]:
 
 
 def _info(reply: Reply) -> Info:
-    return read(Info, reply.json())
+    return read_info(reply.json())
 
 
 def _page(reply: Reply) -> Page[Info]:
-    rows = [read(Info, row) for row in _rows(reply, "sandboxes")]
+    rows = [read_info(row) for row in _rows(reply, "sandboxes")]
     told = _object(reply)
     return Page(rows, told.get("next"), tuple(str(host) for host in told.get("incomplete") or ()))
 
 
 def _events(reply: Reply) -> list[Event]:
     return [read(Event, row) for row in _rows(reply, "events")]
+
+
+def _reach(reply: Reply) -> Reach:
+    within = _rows(reply, "within")
+    levels = tuple(Within(str(each.get("level")), read_network(each.get("network"))) for each in within)
+    return Reach(read_network(_object(reply).get("network")), levels)
+
+
+def _connections(name: str) -> Callable[[Reply], list[Connection]]:
+    return lambda reply: [read(Connection, row) for row in _rows(reply, name)]
 
 
 def _bytes(reply: Reply) -> int:
@@ -276,7 +340,7 @@ def _url(reply: Reply) -> str:
 
 def _new_key(reply: Reply) -> NewKey:
     told = _object(reply)
-    return NewKey(read(Key, told.get("key", told)), str(told.get("secret", "")))
+    return NewKey(read_key(told.get("key", told)), str(told.get("secret", "")))
 
 
 def _text(reply: Reply) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import IO, Any, Unpack
 
 from warren import calls, config, flows, terminals
-from warren.calls import Command, CreateOptions, RunOptions
+from warren.calls import Command, CreateOptions, NetworkAsked, RunOptions
 from warren.errors import StreamBroken, Unreachable, WarrenError
-from warren.flows import Carried, Collected, Download, Execution, Following, Progress, Source, Upload
+from warren.flows import Carried, Collected, Download, Execution, Following, Kind, Numbered, Progress, Source, Upload
 from warren.lines import Line
-from warren.models import Event, Info, Key, NewKey, Page, Result, Said, Transfer
+from warren.models import Connection, Event, Info, Key, NewKey, Page, Reach, Result, Said, Transfer
 from warren.retries import Retries
 from warren.terminals import Terminal
 
@@ -221,7 +221,28 @@ class Sandbox:
 
         A connection that breaks is made again; no event is told twice, and none is left out.
         """
-        following = Following(self.id, after, self._line.retries)
+        return self._followed(flows.EVENTS, after, follow=follow)
+
+    def network(self) -> Reach:
+        """What it may reach, and the policies that it is within."""
+        return self._line.send(calls.network(self.id))
+
+    def set_network(self, network: NetworkAsked) -> Info:
+        """From now on it may reach this, and nothing of what it might before: what is open and not in it is cut."""
+        return self._know(calls.set_network(self.id, network))
+
+    def egress(self, after: int = 0, *, follow: bool = True, verdict: str | None = None) -> Iterator[Connection]:
+        """What it tried to reach behind number `after`, and then what it tries, as `events`.
+
+        A connection is told when it is over, or was refused. `verdict` asks only for "allowed" or "refused" ones.
+        """
+        return self._followed(flows.connections(verdict), after, follow=follow)
+
+    def open_connections(self) -> list[Connection]:
+        return self._line.send(calls.open_egress(self.id))
+
+    def _followed(self, kind: Kind[Numbered], after: int, *, follow: bool) -> Iterator[Numbered]:
+        following = Following(kind, self.id, after, self._line.retries)
         while follow:
             try:
                 with self._line.open(following.call()) as (_, pieces):
@@ -233,7 +254,7 @@ class Sandbox:
             except Unreachable as error:
                 wait_s = following.wait_s(error)
             time.sleep(wait_s)
-        while page := self._line.send(calls.events(self.id, following.last)):
+        while page := self._line.send(following.page()):
             yield from following.new(page)
 
     def logs(self, lines: int = 200) -> str:
@@ -295,7 +316,7 @@ class Keys:
         return self._line.send(calls.keys())
 
     def create(self, owner: str, **fields: Any) -> NewKey:
-        """A new key; `fields` as the gateway's API has them: name, plan, pools, scopes, rate, expires_ms."""
+        """A new key; `fields` as the gateway's API has them: name, plan, pools, scopes, rate, expires_ms, network."""
         return self._line.send(calls.create_key(owner, fields))
 
     def revoke(self, key: str) -> None:

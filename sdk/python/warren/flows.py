@@ -7,13 +7,15 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Generic, TypeVar
 
 from warren import calls
 from warren.calls import Call
 from warren.errors import Corrupted, ProtocolError, StreamBroken, WarrenError, error_of
-from warren.models import Event, Exited, Result, Said, Started, Stderr, Stdout, Transfer, read
+from warren.models import Connection, Event, Exited, Result, Said, Started, Stderr, Stdout, Transfer, read
 from warren.retries import Attempts, Retries
 from warren.sse import Message, Parser
 
@@ -33,6 +35,7 @@ STATUS_OF = {
     "rate_limited": 429,
 }
 
+Numbered = TypeVar("Numbered", Event, Connection)
 Source = bytes | str | Path | IO[bytes]  # a text is the name of a file
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if that is known
 
@@ -97,16 +100,43 @@ class Collected:
         return Result(ended.exit_code, stdout, stderr, ended.signal, ended.duration_ms, self._is_truncated)
 
 
-class Following:
-    """The events of a sandbox over as many connections as it takes, each event once.
+@dataclass(frozen=True)
+class Kind(Generic[Numbered]):
+    """What a sandbox tells with numbers: how it is called, how it is read, and what to ask behind a number."""
 
-    All attempts are there again after a new event, and after a connection that was heard for longer than `patience_s`.
+    name: str
+    of: type[Numbered]
+    stream: Callable[[str, int], Call[None]]
+    page: Callable[[str, int], Call[list[Numbered]]]
+
+
+EVENTS = Kind("events", Event, calls.event_stream, calls.events)
+
+
+def connections(verdict: str | None) -> Kind[Connection]:
+    """All that a sandbox tried to reach, or only what was allowed, or refused."""
+    return Kind(
+        "connections", Connection, partial(calls.egress_stream, verdict=verdict), partial(calls.egress, verdict=verdict)
+    )
+
+
+class Following(Generic[Numbered]):
+    """The events of a sandbox, or its connections, over as many connections of ours as it takes, each once.
+
+    All attempts are there again after a new one, and after a connection that was heard for longer than `patience_s`.
     """
 
     def __init__(
-        self, sandbox: str, after: int, retries: Retries, *, clock: Callable[[], float] = time.monotonic
+        self,
+        kind: Kind[Numbered],
+        sandbox: str,
+        after: int,
+        retries: Retries,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.last = after
+        self._kind: Kind[Numbered] = kind
         self._sandbox = sandbox
         self._patience_s, self._clock = retries.patience_s, clock
         self._first_heard: float | None = None  # of this connection
@@ -117,26 +147,30 @@ class Following:
         """What to ask now: all behind what has come."""
         self._parser = Parser()  # half an event of the connection before is asked for again
         self._first_heard = None
-        return calls.event_stream(self._sandbox, self.last)
+        return self._kind.stream(self._sandbox, self.last)
 
-    def feed(self, data: bytes) -> Iterator[Event]:
+    def page(self) -> Call[list[Numbered]]:
+        """As `call`, for what there is now."""
+        return self._kind.page(self._sandbox, self.last)
+
+    def feed(self, data: bytes) -> Iterator[Numbered]:
         self._heard()
         for message in self._parser.feed(data):
-            yield from self.new([read(Event, message.data)])
+            yield from self.new([read(self._kind.of, message.data)])
 
-    def new(self, events: list[Event]) -> Iterator[Event]:
-        for event in events:
-            if event.seq > self.last:
-                self.last = event.seq
+    def new(self, told: list[Numbered]) -> Iterator[Numbered]:
+        for one in told:
+            if one.seq > self.last:
+                self.last = one.seq
                 self._attempts.got_on()
-                yield event
+                yield one
 
     def wait_s(self, error: WarrenError) -> float:
         return self._attempts.wait_s(error)
 
     def ended_early(self) -> float:
         """The stream ended in order, and the sandbox has not: its host goes away, or another takes over."""
-        return self.wait_s(StreamBroken(f"the events of {self._sandbox} ended, and it has not"))
+        return self.wait_s(StreamBroken(f"the {self._kind.name} of {self._sandbox} ended, and it has not"))
 
     def _heard(self) -> None:
         # The first words alone say little: a server that always hangs up behind them would be asked for ever.

@@ -1,13 +1,62 @@
 """What the gateway tells, as plain values. Fields that are not known are skipped: old clients read new replies."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from warren.errors import ProtocolError, WarrenError
 
 T = TypeVar("T")
 OVER = ("stopped", "error")  # states that a sandbox does not leave
+
+
+@dataclass(frozen=True)
+class HostRule:
+    """A name, or with `*.` all names below one, at these ports: 80 and 443 if none are said.
+
+    With methods or paths only plain HTTP is allowed, at port 80 if none is said. A path may end in `*`.
+    """
+
+    host: str
+    ports: Sequence[int] = ()
+    methods: Sequence[str] = ()
+    paths: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class NetRule:
+    """Addresses of IPv4 at one port, as `10.0.0.0/8`."""
+
+    cidr: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a sandbox may reach. Without a policy it is `list` if something is allowed here, and else `deny`."""
+
+    policy: str | None = None  # "deny", "registries", "list" or "open"
+    allow: Sequence[HostRule] = ()
+    allow_addresses: Sequence[NetRule] = ()
+    hold_sec: int = 0  # for so long a connection that nothing allows waits for a change of the policy
+    # connections, connects_per_sec, idle_sec, up_mb, down_mb; what is None or not there is as the host has it
+    limits: Mapping[str, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Within:
+    """A policy that holds for a sandbox besides its own, and can only take away: the host's, the key's, the image's."""
+
+    level: str
+    network: Network
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The policy of a sandbox, and those that it is within."""
+
+    network: Network
+    within: tuple[Within, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -30,6 +79,7 @@ class Info:
     rules: Mapping[str, Any] = field(default_factory=dict)  # what happens to it by itself
     next: Mapping[str, Any] | None = None  # what will happen next by itself: action, at_ms, why
     public_ports: tuple[int, ...] = ()
+    network: Network | None = None  # what it may reach; None: its host does not say
     reason: str | None = None
 
     @property
@@ -131,6 +181,25 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Connection:
+    """Something that a sandbox tried to reach. Of one that is open still, `verdict` is "open" and `seq` is 0."""
+
+    seq: int = 0
+    at_ms: int = 0
+    verdict: str = "open"  # or "allowed", which is over now, or "refused"
+    via: str = ""  # "connect", "http", "tls", "tcp", "dns" or "packet"
+    name: str | None = None
+    address: str | None = None
+    port: int | None = None
+    rule: str | None = None  # that allowed it
+    why: str | None = None  # it was refused, or cut
+    up: int = 0  # bytes from the sandbox
+    down: int = 0  # bytes to it
+    duration_ms: int | None = None
+    times: int = 1  # the same refusals within a second are one
+
+
+@dataclass(frozen=True)
 class Transfer:
     """A file that was carried: how much, and the SHA-256 of all its bytes in hex."""
 
@@ -162,6 +231,7 @@ class Key:
     created_ms: int = 0
     expires_ms: int | None = None
     active: bool = True
+    network: Network | None = None  # what its sandboxes may reach, and at most; None: it says nothing
 
 
 @dataclass(frozen=True)
@@ -182,6 +252,25 @@ def read(kind: type[T], value: Any) -> T:
         return kind(**given)
     except TypeError as error:
         raise ProtocolError(f"the reply lacks something: {error}") from None
+
+
+def read_info(value: Any) -> Info:
+    info = read(Info, value)
+    return replace(info, network=None if info.network is None else read_network(info.network))
+
+
+def read_key(value: Any) -> Key:
+    key = read(Key, value)
+    return replace(key, network=None if key.network is None else read_network(key.network))
+
+
+def read_network(value: Any) -> Network:
+    network = read(Network, value)
+    return replace(
+        network,
+        allow=tuple(read(HostRule, rule) for rule in network.allow),
+        allow_addresses=tuple(read(NetRule, net) for net in network.allow_addresses),
+    )
 
 
 def _plain(value: Any) -> Any:

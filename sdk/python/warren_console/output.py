@@ -22,7 +22,7 @@ class Output:
         self._stream = stream
         self.as_json = as_json
         self.is_terminal = stream.isatty()
-        self._is_bold = self.is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        self._has_colours = self.is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
     @property
     def now_ms(self) -> int:
@@ -65,9 +65,7 @@ class Output:
         widths = [max(map(text.width, column)) for column in zip(names, *cells, strict=True)]
         is_right = [title.startswith(RIGHT) for title in titles]
         lines = [self._row(row, widths, is_right) for row in [names, *cells]]
-        if self._is_bold:
-            lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
-        return lines
+        return [self.bold(lines[0]), *lines[1:]]
 
     def _row(self, row: Sequence[str], widths: Sequence[int], is_right: Sequence[bool]) -> str:
         padded = []
@@ -75,6 +73,14 @@ class Output:
             space = " " * (columns - text.width(cell))
             padded.append(space + cell if right else cell + space)
         return text.cut(GAP.join(padded).rstrip(), self.columns)
+
+    def bold(self, line: str) -> str:
+        """A title, where there are colours. Only for one that was cleaned."""
+        return f"\x1b[1m{line}\x1b[0m" if self._has_colours else line
+
+    def loud(self, line: str) -> str:
+        """A line that is to be seen among others, where there are colours. Only for one that was cleaned."""
+        return f"\x1b[31m{line}\x1b[0m" if self._has_colours else line
 
     def facts(self, facts: Mapping[str, object]) -> None:
         """A name and a value a line. The names are cleaned too: those of metadata are a caller's."""

@@ -11,11 +11,13 @@ import pytest
 
 from contract.errors import BadField, NotFound
 from contract.keys import Key, Pools, Scope, key_id
+from contract.network import HostRule, Mode, NetRule, Network
 from poold.errors import ConfigError
 from poold.keyring import Keyring
 from tests.unit.ctl.conftest import LIMIT_S, Ctl, Ran
 
 SECRET = re.compile(r"wrn_[0-9a-f]{40}")
+NETWORK = Network(Mode.REGISTRIES)
 IDS = ["aaaa1" + "0" * 59, "aaaa2" + "0" * 59, "bbbb1" + "0" * 59]
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\n\u202eevil"
 
@@ -61,13 +63,16 @@ class TestCreate:
     def test_everything_asked_for_is_in_the_record(self, keys: Ctl, registry: Path) -> None:
         words = (
             "create --owner ann --plan team --scope admin --scope tasks --vcpus 2 --memory-mb 3 --disk-mb 4 --rate 5"
+            " --network registries --allow example.com --allow 10.0.0.0/8:5432"
         )
         ran = keys(*words.split(), "--name", "my laptop", "--expires", "6", "--json")
         key = stored(registry)[key_id(ran.json["secret"])]
         assert (key.owner, key.name, key.plan, key.rate, key.active) == ("ann", "my laptop", "team", 5, True)
         assert (key.pools, key.scopes) == (Pools(2, 3, 4), (Scope.ADMIN, Scope.TASKS))
         assert key.expires_ms == key.created_ms + 6 * 24 * 3600 * 1000
-        assert {**key.view(), "secret": ran.json["secret"]} == {**ran.json, "scopes": tuple(ran.json["scopes"])}
+        allowed = (HostRule("example.com"),), (NetRule("10.0.0.0/8", 5432),)
+        assert key.network == Network(Mode.REGISTRIES, *allowed)
+        assert json.loads(key.encode()) == {name: value for name, value in ran.json.items() if name != "secret"}
 
     @pytest.mark.parametrize(
         ("words", "said"),
@@ -76,6 +81,9 @@ class TestCreate:
             ("create --owner b/d", "owner: must match"),
             ("create --owner ann --scope everything", "invalid choice"),
             ("create --owner ann --vcpus 0", "from 1"),
+            ("create --owner ann --allow https://example.com", "argument --allow: nobody sees"),
+            ("create --owner ann --network deny --allow example.com", "deny allows nothing"),
+            ("create --owner ann" + " --allow example.com" * 100, "network: must have at most 4096 bytes"),
             ("create --owner ann --rate 1000001", "rate: must be"),
             ("create --owner ann --expires 999999999", "expires_ms: must be"),
         ],
@@ -91,12 +99,14 @@ class TestCreate:
 
 class TestList:
     def test_the_table_has_short_ids_and_what_each_may_have(self, keys: Ctl, registry: Path) -> None:
-        Keyring(registry).add(Key(IDS[0], "ann", name="laptop", created_ms=1, pools=Pools(2, 2048, 1024)))
+        Keyring(registry).add(
+            Key(IDS[0], "ann", name="laptop", created_ms=1, pools=Pools(2, 2048, 1024), network=NETWORK)
+        )
         Keyring(registry).add(Key(IDS[2], "bob", created_ms=2, expires_ms=3))
         Keyring(registry).add(Key(IDS[1], "eve", created_ms=3, active=False, scopes=()))
         lines = keys("list").out.splitlines()
         assert [line.split()[0] for line in lines] == ["ID", IDS[0][:12], IDS[2][:12], IDS[1][:12]]
-        assert re.search(r"ann +default +sandboxes,tasks +2 +2 GB +1 GB +50 .* active +laptop$", lines[1])
+        assert re.search(r"ann +default +sandboxes,tasks +2 +2 GB +1 GB +50 .* active +laptop +registries$", lines[1])
         assert "expired" in lines[2]
         assert "revoked" in lines[3]
         assert [key["id"] for key in keys("ls", "--json").json["keys"]] == [IDS[0], IDS[2], IDS[1]]

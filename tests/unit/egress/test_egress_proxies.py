@@ -15,8 +15,9 @@ import pytest
 from contract.egress import Row, Waiting
 from contract.network import HostRule
 from poold import processes
+from poold.egress.forks import UID_OFFSET
 from poold.egress.policy import Level, Policy
-from poold.egress.proxies import UID_OFFSET, Proxies, Proxy, Told
+from poold.egress.proxies import Proxies, Proxy, Told
 from poold.net import Slots, open_slots
 from tests.unit.net.fake_guest import UDP, FakeGuest, fake_guest
 
@@ -55,7 +56,7 @@ class Book(Told):
 
 @contextlib.asynccontextmanager
 async def open_proxies(folder: Path, slots: Slots, book: Book) -> AsyncIterator[Proxies]:
-    proxies = Proxies(folder / "egress", slots.proxy_sockets, told=book, now_ms=lambda: 1000)
+    proxies = Proxies(folder / "egress", slots.proxy_sockets, told=book, now_ms=lambda: 1000, environ=os.environ)
     async with proxies.running():
         yield proxies
 

@@ -192,6 +192,8 @@ def test_the_page_has_every_field_of_a_body_with_its_limits() -> None:
     text = read(PAGE).text
     for words in ("memory_mb", "in steps of 64", "pools.vcpus", "pause · destroy", "metadata.NAME", "Idempotency-Key"):
         assert words in text
+    for words in ("network.allow[].host", "allow_addresses[].cidr", "limits.up_mb", "deny · registries · list · open"):
+        assert words in text
 
 
 def test_what_is_in_the_document_cannot_become_markup() -> None:

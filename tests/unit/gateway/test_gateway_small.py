@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.network import Mode, Network
 from contract.tickets import LIFE_MS, Access, BadTicket, Verifier
 from gateway.background import Background
 from gateway.errors import ConfigError, HostSaid
@@ -63,6 +64,18 @@ def test_no_two_permissions_share_a_ticket(tmp_path: Path) -> None:
         tickets.once("a", "red", Access.READ, "sb-1")[0],
     }
     assert len(made) == 7
+
+
+def test_a_ticket_with_a_network_is_made_for_one_create(tmp_path: Path) -> None:
+    clock = Clock()
+    public = write_key(tmp_path / "key")
+    tickets = open_tickets(tmp_path / "key", clock)
+    network = Network(Mode.REGISTRIES)
+    made = {tickets.get("a", "red", Access.WRITE, "sb-1", network=network) for _ in range(2)}
+    assert len(made) == 2
+    reader = Verifier("a", [public], now_ms=lambda: clock.ms)
+    assert [Network.decode(reader.verify(each).network or {}) for each in made] == [network, network]
+    assert reader.verify(tickets.get("a", "red", Access.WRITE, "sb-1")).network is None
 
 
 def test_a_new_key_in_the_file_signs_from_then_on(tmp_path: Path) -> None:

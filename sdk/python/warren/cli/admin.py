@@ -4,16 +4,17 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from warren.cli import errors
+from warren.cli import errors, network
 from warren.cli.context import Context
 from warren.cli.errors import NoSuchThing, UsageError
 from warren.cli.program import say
 from warren.models import Key, NewKey
+from warren_console.network import in_short
 from warren_console.output import moment
 from warren_console.text import megabytes, span
 
 HOST_TITLES = ("NAME", "STATE", ">SLOTS FREE", ">MEMORY FREE", "IMAGES", "VERSION", "ADDRESS")
-KEY_TITLES = ("ID", "OWNER", "NAME", "PLAN", "SCOPES", ">RATE", "CREATED", "EXPIRES", "ACTIVE")
+KEY_TITLES = ("ID", "OWNER", "NAME", "PLAN", "SCOPES", ">RATE", "CREATED", "EXPIRES", "ACTIVE", "NETWORK")
 USAGE_TITLES = {"vcpu_s": "VCPU SECONDS", "gib_s": "GIB SECONDS"}
 DAY_MS = 86_400_000
 MIN_CHARS = 6  # of a key's id
@@ -92,6 +93,7 @@ def _cells(key: Key) -> tuple[object, ...]:
         moment(key.created_ms),
         moment(key.expires_ms),
         "yes" if key.active else "no",
+        in_short(None if key.network is None else asdict(key.network)),
     )
 
 
@@ -100,6 +102,7 @@ def keys_create(context: Context) -> int:
     fields = {"name": asked.name, "plan": asked.plan, "rate": asked.rate, "scopes": asked.scope or None}
     pools = {name: getattr(asked, name) for name in ("vcpus", "memory_mb", "disk_mb")}
     fields["pools"] = {name: value for name, value in pools.items() if value is not None} or None
+    fields["network"] = network.asked(context)
     if asked.expires is not None:
         fields["expires_ms"] = time.time_ns() // 1_000_000 + asked.expires * DAY_MS
     given = {name: value for name, value in fields.items() if value is not None}

@@ -12,6 +12,7 @@ from typing import Any
 
 from warren.cli import errors
 from warren.cli.context import Context
+from warren.cli.egress import target
 from warren.cli.ids import find
 from warren.models import Event
 from warren_console.output import moment
@@ -20,6 +21,7 @@ from warren_console.text import clean, cut, span
 TITLES = (">SEQ", "AT", "KIND", "BY", "DATA")
 KIND_COLUMNS = 16
 MAX_MS = 1 << 47  # some thousand years
+EGRESS = {"egress_refused": ("via", "why", "times"), "egress_waiting": ("until_ms",)}  # and what is told besides
 NARROW = 80  # columns; with fewer there is no room for the date
 
 
@@ -61,6 +63,8 @@ def told(kind: str, data: Mapping[str, Any]) -> str:
         return f"{_command(data)} ({_who(data)})"
     if kind == "process_ended" and "pid" in data:
         return f"{_end(data)} ({_who(data)})"
+    if kind in EGRESS and ("name" in data or "address" in data):
+        return " ".join([target(data), *_pairs({name: value for name, value in data.items() if name in EGRESS[kind]})])
     shown = {name: value for name, value in data.items() if (name, value) != ("state", kind)}
     return " ".join(_pairs(shown))
 
@@ -94,7 +98,7 @@ def _pairs(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for name, value in data.items():
         if isinstance(value, Mapping):
             yield from _pairs(value, f"{prefix}{name}.")
-        elif name == "expires_ms" and _is_time(value):
-            yield f"{prefix}expires={moment(value)}"
+        elif name in ("expires_ms", "until_ms") and _is_time(value):
+            yield f"{prefix}{name.removesuffix('_ms')}={moment(value)}"
         elif name != "at_ms" and value not in (None, [], ()):
             yield f"{prefix}{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"

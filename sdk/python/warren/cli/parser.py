@@ -10,6 +10,7 @@ from typing import Any
 
 from warren.__about__ import __version__
 from warren.calls import GRACE_S
+from warren_console import network
 
 EPILOG = """\
 exit codes:
@@ -22,7 +23,7 @@ exit codes:
 environment:
   WARREN_URL, WARREN_API_KEY   the gateway and the key; else what `warren login` keeps
   WARREN_CA                    a file of certificates that vouch for the gateway
-  NO_COLOR                     nothing is printed bold
+  NO_COLOR                     nothing is printed bold or in colour
 
 ID is a sandbox's id, the first characters of it (3 at least), or the name that it was created with.
 """
@@ -60,6 +61,7 @@ def build() -> argparse.ArgumentParser:
     _copy(_leaf(top, "cp", "copy.copy", "copy a file or a folder into a sandbox or out of it"))
     _attach(_one(top, "attach", "attach.attach", "a terminal in a sandbox: a new shell, or the one you left"))
     _events(top)
+    _network(top)
     _lives(top)
     _preview(_one(top, "preview", "preview.preview", "an address that shows a port of a sandbox"))
     _leaf(top, "hosts", "admin.hosts", "the hosts and how they are (admin)")
@@ -135,6 +137,7 @@ def _create(parser: argparse.ArgumentParser) -> None:
     _pairs(parser, "--env", "for every command in it")
     _pairs(parser, "--metadata", "shown with the sandbox")
     parser.add_argument("--public-port", action="append", default=[], type=_port, metavar="PORT", help="for everybody")
+    network.add_options(parser, whose="what it may reach (as your key, the image or the host says: deny)")
 
 
 def _pairs(parser: argparse.ArgumentParser, name: str, help: str) -> None:
@@ -184,6 +187,22 @@ def _events(top: Group) -> None:
     logs.add_argument("-n", "--lines", type=_count, default=200, metavar="N", help="the last N lines (200)")
 
 
+def _network(top: Group) -> None:
+    reach = _one(top, "network", "network.network", "what a sandbox may reach: to look at it, or to change all of it")
+    network.add_options(reach, "--policy", "from now on")
+    reach.add_argument(
+        "--hold",
+        dest="hold_sec",
+        type=_seconds_or_0,
+        metavar="TIME",
+        help="what nothing allows waits so long for a change of the policy (0)",
+    )
+    egress = _one(top, "egress", "egress.egress", "what a sandbox tried to reach, and what came of it")
+    egress.add_argument("--after", type=_number, default=0, metavar="SEQ", help="only what came behind it")
+    egress.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
+    egress.add_argument("--refused", action="store_true", help="only what was refused")
+
+
 def _lives(top: Group) -> None:
     for name, help in (("pause", "put them to sleep on disk"), ("resume", "wake them"), ("rm", "destroy them")):
         many = _leaf(top, name, f"sandboxes.{name}", help)
@@ -214,12 +233,17 @@ def _keys(group: Group) -> None:
     create.add_argument("--expires", type=_count, metavar="DAYS", help="when it ends (never)")
     for name in ("vcpus", "memory-mb", "disk-mb"):
         create.add_argument(f"--{name}", type=_count, metavar="N", help="of all its sandboxes together")
+    network.add_options(create, whose="what its sandboxes may reach, and at most")
     revoke = _leaf(group, "revoke", "admin.keys_revoke", "end one")
     rotate = _leaf(group, "rotate", "admin.keys_rotate", "a new secret for the same rights")
     for parser in (revoke, rotate):
         parser.add_argument("key", metavar="KEY", help="its id, or the first characters of it")
     rotate.add_argument(
-        "--grace", type=_grace, default=GRACE_S, metavar="TIME", help="how long the old one is good (%(default)s s)"
+        "--grace",
+        type=_seconds_or_0,
+        default=GRACE_S,
+        metavar="TIME",
+        help="how long the old one is good (%(default)s s)",
     )
 
 
@@ -248,7 +272,7 @@ def _seconds(text: str) -> int:
     return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
 
 
-def _grace(text: str) -> int:
+def _seconds_or_0(text: str) -> int:
     return 0 if text == "0" else _seconds(text)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from warren.cli import errors
+from warren.cli import errors, network
 from warren.cli.context import Context
 from warren.cli.ids import NAME, find, refuse_taken
 from warren.cli.parser import STATES
@@ -14,6 +14,7 @@ from warren.cli.progress import busy
 from warren.client import Sandbox
 from warren.errors import Unreachable, WarrenError
 from warren.models import Info
+from warren_console.network import in_short
 from warren_console.output import moment
 from warren_console.text import clean_lines, fitted, megabytes, pairs, relative, shape, span
 
@@ -28,6 +29,7 @@ def create(context: Context) -> int:
     fields = {name: getattr(asked, name) for name in ("vcpus", "memory_mb", "disk_mb", *RULES)}
     metadata = dict(asked.metadata) | ({NAME: asked.name} if asked.name else {})
     fields |= {"env": dict(asked.env), "metadata": metadata, "public_ports": asked.public_port}
+    fields |= {"network": network.asked(context)}
     given: Any = {name: value for name, value in fields.items() if value not in (None, {}, [])}
     if NAME in metadata:
         refuse_taken(context.warren, metadata[NAME])
@@ -114,6 +116,7 @@ def get(context: Context) -> int:
             **{name: _time(at_ms, out.now_ms) for name, at_ms in times.items()},
             "next": next_step(info, out.now_ms),
             "rules": rules_text(info.rules),
+            "network": in_short(None if info.network is None else asdict(info.network)),
             "public ports": ", ".join(map(str, info.public_ports)) or "-",
             **{f"metadata {name}": value for name, value in info.metadata.items()},
         }
