@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.egress.hellos import hello
+
 NAME = "restless"
 PACKAGES = "/opt/warren-guest/lib/python3.11/site-packages"
 # Read by the guest's own Python when it starts, as the machine's first process.
@@ -23,24 +25,28 @@ def knock(address, port, words):
     try:
         with socket.create_connection((address, port), 1) as sock:
             sock.settimeout(1)
-            sock.sendall(words.encode())
-            sock.recv(4096)
+            for word in words:
+                sock.sendall(word.encode("latin-1"))
+                sock.recv(4096)
     except OSError as error:
         if error.errno == 101:  # there is no network yet
             time.sleep(0.05)
 
 while True:
-    for name, address in json.loads(TARGETS):
+    for name, address, hello in json.loads(TARGETS):
         request = "GET / HTTP/1.1\\r\\nHost: " + name + "\\r\\nConnection: close\\r\\n\\r\\n"
-        knock(address, 80, request)
-        knock(address, 22, "")
-        knock("172.16.0.1", 3128, request.replace("/", "http://" + name + "/", 1))
-        knock("172.16.0.1", 3128, "CONNECT " + name + ":443 HTTP/1.1\\r\\nHost: " + name + ":443\\r\\n\\r\\n")
+        knock(address, 80, [request])
+        knock(address, 443, [hello])
+        knock(address, 22, [""])
+        knock("172.16.0.1", 3128, [request.replace("/", "http://" + name + "/", 1)])
+        knock("172.16.0.1", 3128, ["CONNECT " + name + ":443 HTTP/1.1\\r\\nHost: " + name + ":443\\r\\n\\r\\n", hello])
         try:
             socket.getaddrinfo(name, 80, socket.AF_INET)
         except OSError:
             continue
-        knock(name, 80, request)
+        knock(name, 80, [request])
+        knock(name, 443, [hello])
+        knock(name, 22, [""])
 """
 
 
@@ -55,7 +61,8 @@ def make_restless(images: Path, folder: Path, targets: Sequence[tuple[str, str]]
         (made / name).symlink_to(base / name)
     rootfs = made / manifest["rootfs"]
     shutil.copyfile(base / manifest["rootfs"], rootfs)
-    program = f"TARGETS = {json.dumps(json.dumps(list(targets)))}\n{LOOP}"
+    tried = [(name, address, hello(name).decode("latin-1")) for name, address in targets]
+    program = f"TARGETS = {json.dumps(json.dumps(tried))}\n{LOOP}"
     _put(rootfs, {f"{PACKAGES}/restless.py": program, f"{PACKAGES}/restless.pth": _start()})
     (made / "manifest.json").write_text(json.dumps({**manifest, "name": NAME, "key": key}))
     (folder / NAME).symlink_to(made.name)
