@@ -47,6 +47,7 @@ def host(world: World, internet: Internet) -> Iterator[Host]:
         POOLD_DEFAULT_IMAGE=IMAGE,
         POOLD_SLOTS=str(SLOTS),
         POOLD_BASE_UID=str(BASE_UID),
+        POOLD_GUEST_CA=str(internet.certificates.ca),
     ) as host:
         host.wait_until_warm()
         yield host

@@ -59,6 +59,7 @@ class Web:
         self.site = site
         self.context = context
         self.hits: list[Hit] = []
+        self.sent: list[str] = []  # downloads that are done, by their paths
 
     def since(self, mark: int) -> list[Hit]:
         return self.hits[mark:]
@@ -144,16 +145,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._say(200, body)
         elif (file := self._file(url.path)) is not None:
             self._say(200, file.read_bytes(), {"Content-Type": _kind(file)})
+        elif self._folder().is_dir():
+            self._say(404, b"")
         else:
             self._say(200, f"{MARK} {self.headers.get('host')} {self.command} {self.path}\n".encode())
 
     def _file(self, path: str) -> Path | None:
         """What stands in the site's folder of the host that was asked for."""
-        folder = self.web.site / self.headers.get("host", "").partition(":")[0]
-        file = folder / path.lstrip("/")
+        file = self._folder() / path.lstrip("/")
         if path.endswith("/"):
             file /= "index.html"
         return file if file.is_file() else None
+
+    def _folder(self) -> Path:
+        return self.web.site / (self.headers.get("host", "").partition(":")[0] or "nobody")
 
     def _say(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
@@ -170,6 +175,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for number in range(blocks):
             self.wfile.write(block(number))
             time.sleep(wait_s)
+        self.web.sent.append(self.path)
 
     def _git(self, url: Any, body: bytes) -> None:
         """What git's own server says to it."""
