@@ -104,8 +104,7 @@ async def _first_words(visit: Visit, port: int) -> First:
 
 async def _carry_tls(visit: Visit, meant: Meant) -> None:
     visit.face = Face.TLS
-    if visit.via == "tcp":
-        visit.via = "tls"
+    _is_now(visit, "tls")
     hello = await _hello(visit)
     if hello.has_ech:
         raise Refusal("ech", f"{meant.target} is hidden in an encrypted ClientHello")
@@ -115,6 +114,14 @@ async def _carry_tls(visit: Visit, meant: Meant) -> None:
     if visit.upstream is None:
         await visit.reach(_tls_target(visit, name, meant))
     await visit.pour_both()
+
+
+def _is_now(visit: Visit, via: str) -> None:
+    """What was only bytes has turned out to be more."""
+    if visit.via == "tcp":
+        visit.via = via
+        if visit.flow is not None:
+            visit.flow.via = via
 
 
 async def _hello(visit: Visit) -> Hello:
@@ -170,8 +177,7 @@ def _is_no_way(policy: Policy, target: Target, address: Address | None) -> bool:
 
 
 async def _carry_http(visit: Visit, meant: Meant) -> None:
-    if visit.via == "tcp":
-        visit.via = "http"
+    _is_now(visit, "http")
     if visit.upstream is not None:
         visit.upstream.keep()
     await Conversation(visit, meant).run()

@@ -52,7 +52,7 @@ async def visit(world: World, choice: random.Random) -> None:
             await asyncio.sleep(0.001)
         await client.send(data[cut:])
         await leave(client, choice)
-    except ConnectionError:
+    except OSError:
         client.writer.transport.abort()
 
 
