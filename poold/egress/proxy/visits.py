@@ -80,6 +80,7 @@ class Visit:
         assert self.flow is not None  # noqa: S101 — for the type checker
         target = self.flow.target
         self._drop_upstream()
+        self.gate.check_rate(target)
         self.upstream = await self._dialer.dial(target.name, target.address, target.port, self.flow.check)
         return self._opened(self.upstream)
 
