@@ -6,6 +6,7 @@ dialled at once; but what the guest says first is looked at everywhere: TLS and 
 
 import asyncio
 
+from contract.network import MAX_NAME_CHARS
 from poold.egress.addresses import Address, literal
 from poold.egress.names import canonical, matches
 from poold.egress.policy import Allowed, Policy, Target, decide
@@ -141,7 +142,8 @@ def _sni(visit: Visit, hello: Hello, meant: Meant) -> str | None:
     """The canonical name in the handshake. An address is no name: some clients put the one they dial there."""
     if hello.sni is None:
         return None
-    name = canonical(hello.sni)
+    # What is too long is not even asked for: names that were looked at are remembered.
+    name = canonical(hello.sni) if len(hello.sni) <= MAX_NAME_CHARS + 1 else None
     if name is None and (meant.address is None or literal(hello.sni) != meant.address):
         visit.said = (hello.sni, meant.address, meant.port)
         raise Refusal("bad_name", f"{hello.sni[:80]!r} is not the name of a host")
