@@ -17,7 +17,9 @@ _FORBIDDEN_4 = [
     IPv4Network(net)
     for net in (
         "0.0.0.0/8",
+        "100.100.100.200/32",  # instance metadata and services of some clouds, outside of what is link-local
         "127.0.0.0/8",
+        "168.63.129.16/32",  # so is this, in the middle of what is public
         "169.254.0.0/16",
         "192.0.0.0/24",
         "192.0.2.0/24",
@@ -40,6 +42,7 @@ _FORBIDDEN_6 = [
         "2002::/16",
         "3fff::/20",
         "fd00:ec2::/32",  # instance metadata, in the middle of what is private
+        "fd20:ce::/32",
     )
 ]
 
@@ -64,10 +67,12 @@ def _kind_6(address: IPv6Address) -> Kind:
 
 def literal(text: str) -> Address | None:
     """The address that `text` is, in one of the two forms that have one meaning only. Brackets may be around IPv6."""
-    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    has_brackets = text.startswith("[") and text.endswith("]")
     try:
-        address = ip_address(bare)
+        address = ip_address(text[1:-1] if has_brackets else text)
     except ValueError:
+        return None
+    if has_brackets and address.version == 4:
         return None
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped

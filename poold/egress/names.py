@@ -15,7 +15,8 @@ def canonical(text: str) -> str | None:
     What ends in a number is no name: resolvers take `2852039166`, `0xa9fea9fe` and `169.254.43518` for addresses.
     """
     name = text.removesuffix(".").lower()
-    if len(name) > MAX_NAME_CHARS or name.startswith("*") or not _NAME.fullmatch(name):
+    # Looked at before: some letters of other alphabets become plain ones when they are made small.
+    if not text.isascii() or len(name) > MAX_NAME_CHARS or name.startswith("*") or not _NAME.fullmatch(name):
         return None
     return name
 

@@ -180,7 +180,9 @@ def _has_path(rule: HostRule, path: str) -> bool:
     if not rule.paths:
         return True
     bare = path.partition("?")[0]
-    if "%" in bare or "\\" in bare or "//" in bare or any(part in (".", "..") for part in bare.split("/")):
+    # Some servers take `..;x` for `..`.
+    parts = [part.partition(";")[0] for part in bare.split("/")]
+    if "%" in bare or "\\" in bare or "//" in bare or "." in parts or ".." in parts:
         return False
     return any(bare.startswith(each[:-1]) if each.endswith("*") else bare == each for each in rule.paths)
 

@@ -22,8 +22,7 @@ KIND_HTTPS = 65
 KIND_ANY = 255
 CLASS_IN = 1
 
-MAX_PLAIN_BYTES = 512
-MAX_EDNS_BYTES = 4096
+MAX_QUESTION_BYTES = 4096  # with EDNS; a question alone never has more than 271
 
 _HEAD = struct.Struct("!HHHHHH")
 _IS_ANSWER = 0x8000
@@ -68,7 +67,7 @@ class Question:
 
 def read_question(packet: bytes) -> Question:
     """The one question in `packet`. Raises `BadQuestion` for anything else."""
-    if not _HEAD.size <= len(packet) <= MAX_EDNS_BYTES:
+    if not _HEAD.size <= len(packet) <= MAX_QUESTION_BYTES:
         raise BadQuestion("too short or too long")
     number, flags, questions, answers, authorities, others = _HEAD.unpack_from(packet)
     if flags & (_IS_ANSWER | _OPCODE | _IS_TRUNCATED | _CODE):
@@ -81,8 +80,6 @@ def read_question(packet: bytes) -> Question:
         raise BadQuestion("the question is cut off")
     kind, klass = struct.unpack_from("!HH", packet, at)
     _check_rest(packet[end:], has_edns=others == 1)
-    if len(packet) > MAX_PLAIN_BYTES and not others:
-        raise BadQuestion("too long without EDNS")
     raw = bytes(packet[_HEAD.size : end])
     return Question(number, bool(flags & _IS_RECURSIVE), name, kind, klass, others == 1, raw)
 

@@ -1,7 +1,10 @@
 """Hellos of real clients are read whatever way they arrive; what could be read in two ways is not TLS."""
 
+import shutil
+import socket
 import ssl
 import struct
+import subprocess
 from itertools import pairwise
 
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 from poold.egress.wire.hello import MAX_HELLO_BYTES, MAX_RECORDS, Hello, NotTls, read_hello
 
 NAME = "api.example.com"
+LIMIT_S = 10.0
 
 
 def real_hello(
@@ -78,6 +82,43 @@ def outcome(data: bytes) -> Hello | str | None:
 @pytest.mark.parametrize("most", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_the_name_in_a_real_hello_is_found(name: str, most: ssl.TLSVersion) -> None:
     assert read_hello(real_hello(name, most=most)) == Hello(name, has_ech=False)
+
+
+CLIENTS = {
+    "openssl": ["openssl", "s_client", "-servername", NAME, "-connect"],
+    "openssl-old": ["openssl", "s_client", "-tls1_2", "-alpn", "h2", "-servername", NAME, "-connect"],
+    "curl": [
+        "curl",
+        "--silent",
+        "--insecure",
+        "--noproxy",
+        "*",
+        "--resolve",
+        f"{NAME}:PORT:127.0.0.1",
+        f"https://{NAME}:PORT/#",
+    ],
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_name_in_the_hello_of_another_program_is_found(client: str) -> None:
+    argv = CLIENTS[client]
+    if shutil.which(argv[0]) is None:
+        pytest.skip(f"needs {argv[0]}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(LIMIT_S)
+        port = str(server.getsockname()[1])
+        argv = [each.replace("PORT", port) for each in argv] + ([f"127.0.0.1:{port}"] if argv[0] == "openssl" else [])
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with subprocess.Popen(argv, **quiet) as program:
+            connection, _ = server.accept()
+            with connection:
+                connection.settimeout(LIMIT_S)
+                said = b""
+                while (found := read_hello(said)) is None:
+                    said += connection.recv(100) or pytest.fail("it hung up")
+            program.wait(LIMIT_S)
+    assert found == Hello(NAME, has_ech=False)
 
 
 def test_a_real_hello_without_a_name_has_none() -> None:

@@ -5,8 +5,10 @@ import select
 import socket
 import struct
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from poold.net.namespace import fresh
 from poold.net.nflog import open_nflog
 from poold.net.nft import run_nft
 
+ROOT = Path(__file__).parents[3]
 LIMIT_S = 5.0
 GUEST, WORLD = "172.16.0.2", "192.0.2.7"
 GUEST_6, WORLD_6 = "fe80::2", "2001:db8::7"
@@ -191,6 +194,15 @@ def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
 
 
+def lay_wire() -> None:
+    """Two cards, `v1` of the guest and `v0` of ours, with rules at the second and nothing to say for themselves."""
+    ip("link", "add", "v0", "address", OURS.hex(":"), "type", "veth", "peer", "name", "v1")
+    for name in ("v0", "v1"):
+        Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
+        ip("link", "set", name, "up")
+    run_nft(RULES)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_a_real_kernel_tells_of_each_kind_of_packet_that_its_rules_drop() -> None:
     frames = {
@@ -205,12 +217,7 @@ def test_a_real_kernel_tells_of_each_kind_of_packet_that_its_rules_drop() -> Non
     }
 
     def job() -> None:
-        ip("link", "add", "v0", "address", OURS.hex(":"), "type", "veth", "peer", "name", "v1")
-        for name in ("v0", "v1"):
-            with open(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6", "w") as off:
-                off.write("1")
-            ip("link", "set", name, "up")
-        run_nft(RULES)
+        lay_wire()
         with open_nflog(1) as nflog:
             for (ether_type, payload), expected in frames.items():
                 frame = OURS + THEIRS + ether_type.to_bytes(2) + payload
@@ -233,5 +240,51 @@ def test_a_group_has_one_listener() -> None:
             with pytest.raises(BlockingIOError):
                 first.recv(1)
         open_nflog(1).close()
+
+    elsewhere(job)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_a_flood_that_nobody_reads_is_lost_in_part_and_breaks_nothing() -> None:
+    def job() -> None:
+        lay_wire()
+        with open_nflog(1) as nflog, socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as card:
+            card.bind(("v1", 0))
+            for _ in range(20_000):
+                card.send(OURS + THEIRS + b"\x08\0" + ipv4(17, UDP))
+            seen = 0
+            while select.select([nflog], [], [], 0.5)[0]:
+                seen += len(read_dropped(nflog.recv(MAX_MESSAGE_BYTES)))
+            assert 0 < seen < 20_000
+            assert told(nflog, OURS + THEIRS + b"\x08\0" + ipv4(1, PING)) == [Dropped("icmp", "icmp", GUEST, WORLD)]
+
+    elsewhere(job)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_a_process_without_rights_may_read_it_anywhere() -> None:
+    program = f"""
+import os, select, socket, sys
+from poold.egress.wire.packets import read_dropped
+os.setgid(65534)
+os.setuid(65534)
+nflog = socket.socket(fileno=int(sys.argv[1]))
+print("ready", flush=True)
+select.select([nflog], [], [], {LIMIT_S})
+print(read_dropped(nflog.recv(65536))[0].port)
+"""
+
+    def job() -> None:
+        lay_wire()
+        with open_nflog(1) as nflog, socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as card:
+            card.bind(("v1", 0))
+            argv = ["unshare", "--net", sys.executable, "-c", program, str(nflog.fileno())]
+            with subprocess.Popen(
+                argv, pass_fds=[nflog.fileno()], stdout=subprocess.PIPE, text=True, cwd=ROOT
+            ) as reader:
+                assert reader.stdout is not None
+                assert reader.stdout.readline() == "ready\n"
+                card.send(OURS + THEIRS + b"\x08\0" + ipv4(17, UDP))
+                assert reader.stdout.readline() == "9999\n"
 
     elsewhere(job)
