@@ -1,14 +1,12 @@
 """Names of hosts, as they are compared. No I/O."""
 
 import re
-from functools import lru_cache
 
 from contract.network import HOST, MAX_NAME_CHARS
 
 _NAME = re.compile(HOST)
 
 
-@lru_cache(maxsize=4096)
 def canonical(text: str) -> str | None:
     """`text` as all names are written here: small letters, no dot at the end. None if it is not a name.
 

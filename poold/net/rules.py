@@ -5,7 +5,17 @@ TCP, and whatever it asks of any name server, is redirected there, and the proxy
 so that a program fails instead of hanging, and is written to a log that the proxy reads (`PACKETS`).
 """
 
-from poold.net.addresses import EXPLICIT, GUEST_ADDRESS, GUEST_MAC, GUEST_PORT, HOST_ADDRESS, NAMES, PACKETS, TAP, TRANSPARENT
+from poold.net.addresses import (
+    EXPLICIT,
+    GUEST_ADDRESS,
+    GUEST_MAC,
+    GUEST_PORT,
+    HOST_ADDRESS,
+    NAMES,
+    PACKETS,
+    TAP,
+    TRANSPARENT,
+)
 
 _DEFINES = f"""
 define tap = "{TAP}"

@@ -69,4 +69,5 @@ def asked_network(
 def must_be_enforced(network: Network) -> None:
     """For an engine whose machines are in no slot: what cannot be kept is not promised."""
     if network.policy is not Mode.DENY:
-        raise BadField("network", network.policy.value, "this host's engine isolates nothing, and keeps no policy but deny")
+        problem = "this host's engine isolates nothing, and keeps no policy but deny"
+        raise BadField("network", network.policy.value, problem)

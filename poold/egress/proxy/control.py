@@ -153,7 +153,7 @@ class _Line(asyncio.Protocol):
                 self._control.heard(orjson.loads(line))
             if len(rest) > MAX_LINE_BYTES:
                 raise ValueError("a line is too long")
-        except Exception as error:  # noqa: BLE001, RUF100 — whatever it is, this conversation has no sense any more
+        except Exception as error:  # whatever it is, this conversation has no sense any more
             sys.stderr.write(f"egress: what poold says is not understood: {error!r}\n")
             self.abort()
 

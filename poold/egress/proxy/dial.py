@@ -34,7 +34,7 @@ class Dialer:
         """Connect to `name`, or to `address`. `check` raises `Refusal` for where it must not go. Raises `Refusal`."""
         addresses = [address] if address is not None else await self._look_up(name or "")
         refusal: Refusal | None = None
-        failure = "no address"
+        failure, tried = "no address", address
         try:
             async with asyncio.timeout(DIAL_S):
                 for each in addresses[:MAX_ADDRESSES]:
@@ -44,12 +44,12 @@ class Dialer:
                     except Refusal as error:
                         refusal = refusal or error
                     except OSError as error:
-                        failure = f"{each}: {error.strerror or error or 'no answer'}"
+                        failure, tried = f"{each}: {error.strerror or error or 'no answer'}", each
         except TimeoutError:
             failure = "no answer"
         if refusal is not None and failure == "no address":
             raise refusal
-        raise Refusal("connect_failed", f"{name or address}:{port} cannot be reached ({failure})")
+        raise Refusal("connect_failed", f"{name or address}:{port} cannot be reached ({failure})", tried)
 
     def _check(self, name: str | None, address: Address, port: int, check: Callable[[Address], None]) -> None:
         check(address)

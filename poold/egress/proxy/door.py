@@ -158,7 +158,7 @@ class Door:
             await serve(sock)
         except (Gone, OSError):
             pass
-        except Exception as error:  # noqa: BLE001, RUF100
+        except Exception as error:
             _log(f"a connection was ended by an error: {error!r}")
         finally:
             sock.close()

@@ -11,6 +11,9 @@ import struct
 from collections.abc import Callable
 
 KEPT_BYTES = 64 * 1024  # then it is not read from until somebody takes some
+# How much one read may bring. Much costs less of the processor; little is for where there are many.
+MUCH_BYTES = 256 * 1024
+LITTLE_BYTES = 16 * 1024
 LAST_WORDS_S = 2.0
 _RESET = struct.pack("ii", 1, 0)
 
@@ -42,6 +45,7 @@ class End(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 — for the type checker
         self._transport = transport
+        self.read_at_once(LITTLE_BYTES)
 
     def data_received(self, data: bytes) -> None:
         self.has_moved = True
@@ -98,6 +102,10 @@ class End(asyncio.Protocol):
             self._readable = asyncio.get_running_loop().create_future()
             await self._readable
         return True
+
+    def read_at_once(self, count: int) -> None:
+        """Let one read bring so much. asyncio has no better word for it; a test sees to it that it listens."""
+        self._transport.max_size = count  # type: ignore[union-attr]
 
     def take(self, count: int) -> bytes:
         """Up to `count` of the bytes that are there."""

@@ -216,13 +216,18 @@ class Gate:
         return isinstance(verdict, Refused) and verdict.why == "policy" and self.policy.hold_s > 0
 
     def _check_limits(self, target: Target) -> None:
-        limits = self.policy.limits
         if self.meter.is_over:
             raise Refusal("byte_limit", f"{target}: this sandbox has used up its bytes")
-        if len(self.flows) >= limits.connections:
-            raise Refusal("too_many", f"{target}: this sandbox has {limits.connections} connections already")
+        most = self.policy.limits.connections
+        if len(self.flows) >= most:
+            raise Refusal("too_many", f"{target}: this sandbox has {most} connections already")
+        self.check_rate(target)
+
+    def check_rate(self, target: Target) -> None:
+        """Count one more connection to the world. Raises `Refusal` if there were too many just now."""
         if not self._bucket.has_one(time.monotonic()):
-            raise Refusal("too_fast", f"{target}: this sandbox makes more than {limits.connects_per_sec} a second")
+            most = self.policy.limits.connects_per_sec
+            raise Refusal("too_fast", f"{target}: this sandbox makes more than {most} connections a second")
 
     def refused(
         self, via: str, why: str, *, name: str | None = None, address: str | None = None, port: int | None = None

@@ -4,6 +4,8 @@ import asyncio
 import os
 import resource
 import socket
+import sys
+from typing import Any
 
 from poold.egress.proxy.control import Control
 from poold.egress.proxy.dial import Dialer, HostResolver, connect, is_own
@@ -24,6 +26,7 @@ def run(sockets: Sockets, control: socket.socket, slot: int) -> None:
 
 async def serve(sockets: Sockets, listener: socket.socket, slot: int) -> None:
     """Nothing passes before poold has given the first rule: a proxy begins with the policy that denies everything."""
+    asyncio.get_running_loop().set_exception_handler(_log)
     resolver = HostResolver()
     over = asyncio.Event()
 
@@ -41,3 +44,8 @@ async def serve(sockets: Sockets, listener: socket.socket, slot: int) -> None:
     finally:
         control.stop()
         resolver.close()
+
+
+def _log(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What went wrong where nobody waits for it: one line."""
+    sys.stderr.write(f"egress: {context.get('message')}: {context.get('exception')!r}\n")

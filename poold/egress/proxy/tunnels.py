@@ -6,6 +6,7 @@ dialled at once; but what the guest says first is looked at everywhere: TLS and 
 
 import asyncio
 
+from contract.network import MAX_NAME_CHARS
 from poold.egress.addresses import Address, literal
 from poold.egress.names import canonical, matches
 from poold.egress.policy import Allowed, Policy, Target, allows_nothing, decide
@@ -106,8 +107,7 @@ async def _first_words(visit: Visit, port: int) -> First:
 
 async def _carry_tls(visit: Visit, meant: Meant) -> None:
     visit.face = Face.TLS
-    if visit.via == "tcp":
-        visit.via = "tls"
+    _is_now(visit, "tls")
     hello = await _hello(visit)
     if hello.has_ech:
         raise Refusal("ech", f"{meant.target} is hidden in an encrypted ClientHello")
@@ -117,6 +117,14 @@ async def _carry_tls(visit: Visit, meant: Meant) -> None:
     if visit.upstream is None:
         await visit.reach(_tls_target(visit, name, meant))
     await visit.pour_both()
+
+
+def _is_now(visit: Visit, via: str) -> None:
+    """What was only bytes has turned out to be more."""
+    if visit.via == "tcp":
+        visit.via = via
+        if visit.flow is not None:
+            visit.flow.via = via
 
 
 async def _hello(visit: Visit) -> Hello:
@@ -136,7 +144,8 @@ def _sni(visit: Visit, hello: Hello, meant: Meant) -> str | None:
     """The canonical name in the handshake. An address is no name: some clients put the one they dial there."""
     if hello.sni is None:
         return None
-    name = canonical(hello.sni)
+    # What is too long is not even asked for: names that were looked at are remembered.
+    name = canonical(hello.sni) if len(hello.sni) <= MAX_NAME_CHARS + 1 else None
     if name is None and (meant.address is None or literal(hello.sni) != meant.address):
         visit.said = (hello.sni, meant.address, meant.port)
         raise Refusal("bad_name", f"{hello.sni[:80]!r} is not the name of a host")
@@ -172,8 +181,7 @@ def _is_no_way(policy: Policy, target: Target, address: Address | None) -> bool:
 
 
 async def _carry_http(visit: Visit, meant: Meant) -> None:
-    if visit.via == "tcp":
-        visit.via = "http"
+    _is_now(visit, "http")
     if visit.upstream is not None:
         visit.upstream.keep()
     await Conversation(visit, meant).run()

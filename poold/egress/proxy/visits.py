@@ -11,12 +11,13 @@ from poold.egress.names import canonical
 from poold.egress.policy import Target
 from poold.egress.proxy import refusals
 from poold.egress.proxy.dial import Dialer
-from poold.egress.proxy.ends import KEPT_BYTES, End, Gone
+from poold.egress.proxy.ends import KEPT_BYTES, LITTLE_BYTES, MUCH_BYTES, End, Gone
 from poold.egress.proxy.gate import Flow, Gate
 from poold.egress.proxy.refusals import Refusal
 
 FIRST_BYTES_S = 30.0
 HEAD_S = 30.0
+FEW_FLOWS = 32  # these may have large buffers: some 20 MB if nobody reads
 FLUSH_S = 30.0  # for what was written to be read
 
 
@@ -72,15 +73,23 @@ class Visit:
             flow.end()
             raise
         flow.open()
-        return self.upstream
+        return self._opened(self.upstream)
 
     async def redial(self) -> End:
         """The same target once more, after it closed the connection. It stays the same flow. Raises `Refusal`."""
         assert self.flow is not None  # noqa: S101 — for the type checker
         target = self.flow.target
         self._drop_upstream()
+        self.gate.check_rate(target)
         self.upstream = await self._dialer.dial(target.name, target.address, target.port, self.flow.check)
-        return self.upstream
+        return self._opened(self.upstream)
+
+    def _opened(self, upstream: End) -> End:
+        """From here on much may be read at once, on both sides, unless a guest has made many of these."""
+        count = MUCH_BYTES if len(self.gate.flows) <= FEW_FLOWS else LITTLE_BYTES
+        self.client.read_at_once(count)
+        upstream.read_at_once(count)
+        return upstream
 
     def leave(self) -> None:
         """End what it has with its target."""

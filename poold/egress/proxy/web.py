@@ -27,6 +27,7 @@ from poold.egress.proxy.visits import HEAD_S, Face, Meant, Visit, read_host
 
 PIECE_BYTES = 256 * 1024
 MAX_INTERIM = 32
+_TLS_PORT = 443
 _REPEATABLE = ("GET", "HEAD", "OPTIONS")
 
 
@@ -68,11 +69,20 @@ class Conversation:
         try:
             request = first or await read_head(self._visit.client, is_first=True)
             while request is not None and await self._exchange(request):
+                self._forget()
                 request = await read_head(self._visit.client, is_first=False)
             self._visit.leave()
             await self._visit.client.leave(b"")
         except Refusal as refusal:
             await self._refuse(refusal)
+
+    def _forget(self) -> None:
+        """The last request is over: what is refused now is another one, and the guest can be told."""
+        self._has_answered = False
+        if self._meant is None:
+            self._visit.said = (None, None, None)
+        else:
+            self._visit.mean(self._meant)
 
     async def _refuse(self, refusal: Refusal) -> None:
         """What went before on this connection was allowed, and is written down as that."""
@@ -85,7 +95,6 @@ class Conversation:
 
     async def _exchange(self, request: Request) -> bool:
         """One request and its answer. True: another one may follow."""
-        self._has_answered = False
         host, target = self._decide_where(request)
         is_reused = await self._reach(target)
         try:
@@ -109,10 +118,14 @@ class Conversation:
         authority = request.authority
         if authority is None and self._meant is None:
             raise Refusal("bad_request", "a proxy needs the whole address in the request (http://…)")
+        said = authority or request.host
+        if said is not None:
+            self._visit.said = (said.host, None, said.port or (self._meant.port if self._meant else 80))
         if authority is not None and request.host is not None:
             self._check_same(authority, request.host)
-        said = authority or request.host
         port = self._port(said)
+        if port == _TLS_PORT:
+            raise Refusal("not_tls", f"port {port} is for TLS, and this is plain HTTP")
         name, address = (None, None) if said is None else read_host(said.host)
         self._visit.said = (name, address, port)
         target = self._target(name, address, port, Asked(request.method, request.path))

@@ -298,3 +298,17 @@ async def test_a_request_on_a_kept_connection_is_held_to_a_new_policy(world: Wor
     await poold.rule(Policy(levels=(Level("sandbox", hosts=(HostRule("allowed.example", (80,), (), ("/a",)),)),)))
     await client.send(b"GET http://allowed.example/b HTTP/1.1\r\nHost: allowed.example\r\n\r\n")
     assert b"why=policy" in await client.rest()
+
+
+async def test_requests_to_a_server_that_closes_each_time_are_counted_as_connections(
+    world: World, poold: Poold
+) -> None:
+    await world.serve(Web(closes=True))
+    await poold.rule(limited(BOTH, connects_per_sec=1))
+    client = await world.explicit()
+    for _ in range(2):
+        await client.send(b"GET http://allowed.example/ HTTP/1.1\r\nHost: allowed.example\r\n\r\n")
+        assert (await client.answer())[1] == b"ok"
+        await asyncio.sleep(0.05)
+    await client.send(b"GET http://allowed.example/ HTTP/1.1\r\nHost: allowed.example\r\n\r\n")
+    assert b"why=too_fast" in await client.rest()

@@ -168,17 +168,29 @@ async def test_packets_that_were_dropped_are_written_down(world: World, poold: P
     kernels.close()
 
 
-async def test_an_encrypted_hello_is_refused(world: World, poold: Poold) -> None:
-    await poold.rule(hosts("allowed.example"))
-    name = b"allowed.example"
-    sni = struct.pack("!HHHBH", 0, len(name) + 5, len(name) + 3, 0, len(name)) + name
-    extensions = sni + struct.pack("!HH", 0xFE0D, 4) + bytes(4)
+def hello(name: bytes, more: bytes = b"") -> bytes:
+    """A ClientHello in one record."""
+    extensions = struct.pack("!HHHBH", 0, len(name) + 5, len(name) + 3, 0, len(name)) + name + more
     said = b"\x03\x03" + bytes(32) + b"\0" + b"\0\2\x13\1" + b"\1\0" + struct.pack("!H", len(extensions)) + extensions
     message = b"\1" + len(said).to_bytes(3) + said
+    return b"\x16\x03\x01" + len(message).to_bytes(2) + message
+
+
+async def test_an_encrypted_hello_is_refused(world: World, poold: Poold) -> None:
+    await poold.rule(hosts("allowed.example"))
     client = await world.transparent(PUBLIC, 443)
-    await client.send(b"\x16\x03\x01" + len(message).to_bytes(2) + message)
+    await client.send(hello(b"allowed.example", struct.pack("!HH", 0xFE0D, 4) + bytes(4)))
     assert await client.rest() == TLS_ALERT
     await poold.row(verdict="refused", why="ech", via="tls")
+
+
+@pytest.mark.parametrize("name", [b"x" * 10_000, b"2852039166", b"a..b", b"169.254.169.254"])
+async def test_a_name_in_tls_that_is_none_is_refused(world: World, poold: Poold, name: bytes) -> None:
+    await poold.rule(hosts("allowed.example"))
+    client = await world.transparent(PUBLIC, 443)
+    await client.send(hello(name))
+    assert await client.rest() == TLS_ALERT
+    await poold.row(verdict="refused", why="bad_name", via="tls", name=name[:253].decode())
 
 
 @pytest.mark.parametrize("said", [b"", b"\x16", client_hello("allowed.example")[:50]])

@@ -8,6 +8,9 @@ import warnings
 import pytest
 from egress_world import Client, Poold, World, echo, hosts
 
+from poold.egress.proxy.ends import KEPT_BYTES, LITTLE_BYTES, MUCH_BYTES
+from poold.egress.proxy.visits import FEW_FLOWS
+
 CONNECTED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 POLICY = hosts("allowed.example", ports=(22, 80))
 
@@ -202,3 +205,27 @@ async def test_an_error_that_nobody_foresaw_ends_one_connection(
     assert "surprise" in capsys.readouterr().err
     world.before_connect = None
     await tunnel(world)
+
+
+async def test_little_is_read_at_once_of_who_is_not_let_through_or_is_one_of_many(world: World, poold: Poold) -> None:
+    async def server(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"x" * 2_000_000)
+        await asyncio.sleep(3600)
+
+    await world.serve(server, port=22)
+    await poold.rule(POLICY)
+    silent = await world.explicit()
+    silent.writer.write(b"CONNECT " + b"x" * 2_000_000)
+    tunnels = [await tunnel(world) for _ in range(FEW_FLOWS + 8)]
+    await asyncio.sleep(0.5)
+    kept = 0
+    for visit in world.door.visits:
+        if visit.upstream is not None:
+            assert visit.client._transport is not None
+            kept += visit.client._transport.get_write_buffer_size()
+        else:
+            assert len(visit.client.data) <= KEPT_BYTES + LITTLE_BYTES
+    assert kept <= FEW_FLOWS * (MUCH_BYTES + 65_536) + 8 * (LITTLE_BYTES + 65_536)
+    for client in (silent, *tunnels):
+        reset(client.writer)
+    await gone(world)

@@ -413,3 +413,33 @@ async def test_large_bodies_pass_both_ways_unchanged(world: World, poold: Poold)
     await client.send(head + body)
     assert (await client.answer())[1] == body
     assert web.bodies == [body]
+
+
+async def test_plain_http_to_the_port_of_tls_is_refused(world: World, poold: Poold) -> None:
+    await poold.rule(hosts("allowed.example"))
+    client = await world.explicit()
+    await client.send(b"GET http://allowed.example:443/ HTTP/1.1\r\nHost: allowed.example:443\r\n\r\n")
+    assert b"why=not_tls" in await client.rest()
+    await poold.row(verdict="refused", why="not_tls", name="allowed.example", port=443)
+    assert world.dialled == []
+
+
+@pytest.mark.parametrize(
+    ("second", "why", "name"),
+    [
+        (b"nonsense\r\n\r\n", "not_http", None),
+        (b"GET http://12345/ HTTP/1.1\r\nHost: 12345\r\n\r\n", "bad_name", "12345"),
+    ],
+)
+async def test_a_second_request_is_refused_in_its_own_name(
+    world: World, poold: Poold, second: bytes, why: str, name: str | None
+) -> None:
+    await world.serve(Web())
+    await poold.rule(hosts("allowed.example"))
+    client = await world.explicit()
+    await client.send(get())
+    assert (await client.answer())[1] == b"ok"
+    await client.send(second)
+    assert f"400 Bad Request\r\nWarren-Egress: refused; why={why}".encode() in await client.rest()
+    await poold.row(verdict="allowed", name="allowed.example")
+    await poold.row(verdict="refused", why=why, name=name)
