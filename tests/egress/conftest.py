@@ -52,7 +52,8 @@ def host(world: World, internet: Internet) -> Iterator[Host]:
         host.wait_until_warm()
         yield host
         assert host.process.poll() is None, host.log()[-3000:]
-        assert "unforeseen" not in host.log(), host.log()[-3000:]
+        for trouble in ("unforeseen", "cannot be written down"):
+            assert trouble not in host.log(), host.log()[-3000:]
     assert traces.mentioning(host.state) == []
 
 

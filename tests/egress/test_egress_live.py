@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from contract.egress import ENDED
 from poold.egress.proxies import UID_OFFSET
 from tests.bench.host import Host
 from tests.egress.conftest import BASE_UID, SLOTS
@@ -163,5 +164,5 @@ def test_a_proxy_that_is_killed_comes_back_with_its_policy_and_what_was_cut_is_t
         assert machine.sh("cat /tmp/hash").split()[0] != digest_of(200)
         until(lambda: reaches(machine, "web"))
         assert not reaches(machine, "other")
-        until(lambda: rows(machine, "cut"))
-        assert rows(machine, "cut")[-1]["name"] == "big.example.com"
+        until(lambda: rows(machine, ENDED))
+        assert [row["name"] for row in rows(machine, ENDED)] == ["big.example.com"]
