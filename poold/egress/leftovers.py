@@ -25,12 +25,13 @@ async def sweep(folder: Path, keep: Collection[int], written: Written) -> None:
     for path in await asyncio.to_thread(lambda: sorted(folder.glob("*.sock"))):
         if path.stem.isdecimal() and int(path.stem) not in keep:
             try:
-                await _end(path, written)
+                await end(path, written)
             except (WarrenError, OSError) as error:  # it must not cost the others
                 log.error("a proxy cannot be ended", extra={"path": str(path), "why": str(error)})
 
 
-async def _end(path: Path, written: Written) -> None:
+async def end(path: Path, written: Written) -> None:
+    """End the proxy that is, or was, reached by this file."""
     with contextlib.suppress(FileNotFoundError):
         uid = (await asyncio.to_thread(path.stat)).st_uid
         try:

@@ -344,7 +344,8 @@ class Proxies:
         """The proxy that a former daemon left in this slot for `sandbox`, or a new one."""
         proxy = Proxy(self, slot, sandbox)
         if not await proxy.take_over():
-            await end_all_of(user_of(slot))  # it may be there and say nothing, or speak another language
+            await leftovers.end(self.path_of(slot), self.written)  # it may say nothing, or speak another language
+            await end_all_of(user_of(slot))  # or have lost its file
             await proxy.begin()
         self._all.add(proxy)
         return proxy

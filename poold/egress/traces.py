@@ -11,6 +11,8 @@ from poold import processes
 from poold.egress.forks import UID_OFFSET
 from poold.errors import NetError
 
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
 
 @contextlib.contextmanager
 def listening(path: Path, uid: int) -> Iterator[socket.socket]:
@@ -49,8 +51,9 @@ async def end_all_of(uid: int) -> None:
 
 
 def name_of(pid: int) -> str:
-    """What the proxy is called in the ledger: no other process of this host is, or was since it was started."""
+    """What the proxy is called in the ledger: no other process of this host is, or ever was."""
+    began = "0"
     with contextlib.suppress(OSError, IndexError):
-        # When it began, in the kernel's own count: no other has had this number then.
-        return f"{pid}.{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
-    return f"{pid}.0"
+        # In the kernel's own count, since it was booted: no other has had this number then.
+        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return f"{_BOOT.read_text().strip()}.{pid}.{began}"
