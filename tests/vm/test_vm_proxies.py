@@ -3,10 +3,12 @@
 Names only: no attempt here leaves the host. An allowed name has an address of a range that is nobody's.
 """
 
+import contextlib
 import json
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from poold import processes
@@ -34,13 +36,23 @@ ENDS_S = 15.0
 
 def _proxies(host: Host) -> list[int]:
     first = int(host.environment["POOLD_BASE_UID"]) + UID_OFFSET
-    users = [processes.of_user(first + number) for number in range(int(host.environment["POOLD_SLOTS"]))]
-    return [pid for pids in users for pid in pids]
+    return [pid for number in range(int(host.environment["POOLD_SLOTS"])) for pid in _running_as(first + number)]
+
+
+def _running_as(uid: int) -> list[int]:
+    """One that has ended may wait for whoever adopted it to notice."""
+    return [pid for pid in processes.of_user(uid) if not _is_over(pid)]
+
+
+def _is_over(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    return True
 
 
 def _proxy_of(host: Host, sandbox: Sandbox) -> int:
     machine = traces.machines(host.state)[traces.ledger_machine(host.state, sandbox.id)]
-    [pid] = processes.of_user((processes.owner(machine) or 0) + UID_OFFSET)
+    [pid] = _running_as((processes.owner(machine) or 0) + UID_OFFSET)
     return pid
 
 

@@ -16,5 +16,5 @@ class Stubborn:
 
 
 async def test_a_guest_that_refuses_a_file_has_failed_and_it_says_which() -> None:
-    with pytest.raises(GuestError, match="/home/user/.clientrc.*there is no user"):
+    with pytest.raises(GuestError, match=r"/home/user/.clientrc.*there is no user"):
         await Outfit({"/home/user/.clientrc": "x=1"}).put_on(Stubborn())  # type: ignore[arg-type]
