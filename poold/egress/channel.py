@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from contract.egress import MAX_NUMBER
 from poold.errors import NetError
 
 VERSION = 1  # of what is said here; a proxy may be older than we are
@@ -14,6 +16,15 @@ MAX_LINE = 1 << 16
 PIECE = 1 << 16
 
 Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Who a proxy says it is."""
+
+    slot: int
+    pid: int
+    number: int  # of the last rule
 
 
 class Channel:
@@ -33,19 +44,21 @@ class Channel:
         reader, writer = await asyncio.open_unix_connection(str(path))
         return cls(reader, writer, path.stem)
 
-    async def first(self) -> Message:
-        """The first that it tells: who it is."""
-        if await self._read():
-            hello: Message = orjson.loads(self._lines.pop(0))
-            if hello.get("told") == "hello":
-                return hello
-        raise NetError("reach", f"the proxy of slot {self._who}", hint="it does not say who it is")
+    async def first(self) -> Hello:
+        """The first that it tells: who it is. Raises `ValueError` if it makes no sense."""
+        told = _read(self._lines.pop(0)) if await self._read() else {}
+        slot, pid, number = (told.get(name) for name in ("slot", "pid", "number"))
+        if told.get("told") != "hello" or told.get("version") != VERSION:
+            raise ValueError("it does not say who it is, or in another language")
+        if type(slot) is not int or type(pid) is not int or type(number) is not int or not 0 <= number <= MAX_NUMBER:
+            raise ValueError(f"it cannot be what it says: {told!r:.100}")
+        return Hello(slot, pid, number)
 
     async def told(self) -> AsyncIterator[list[Message]]:
         """What it tells, until it hangs up: as much at once as has come. Raises `ValueError` if it makes no sense."""
         try:
             while await self._read():
-                batch = [orjson.loads(line) for line in self._lines]
+                batch = [_read(line) for line in self._lines]
                 self._lines.clear()
                 self._answer(batch)
                 yield batch
@@ -101,3 +114,10 @@ class Channel:
         for _, answered in self._asked:
             if not answered.done():
                 answered.set_exception(NetError("tell", f"the proxy of slot {self._who}", hint="it has hung up"))
+
+
+def _read(line: bytes) -> Message:
+    told = orjson.loads(line)
+    if not isinstance(told, dict):
+        raise ValueError(f"no object: {line[:80]!r}")
+    return told

@@ -17,7 +17,7 @@ from typing import Any
 from contract.egress import Open, Row, Waiting
 from contract.errors import WarrenError
 from poold import processes
-from poold.egress.channel import VERSION, Channel
+from poold.egress.channel import Channel
 from poold.egress.forks import UID_OFFSET, Zygote, user_of
 from poold.egress.policy import Policy
 from poold.errors import NetError
@@ -31,6 +31,9 @@ RULE_LIMIT_S = 20.0
 END_LIMIT_S = 2.0  # to send what is left
 AGAIN_AFTER_S = 0.05
 AGAIN_AT_MOST_S = 5.0
+# What a proxy of ours never has: connections at a time, and rows that it told and nobody wrote down yet.
+MAX_OPEN = 10_000
+MAX_UNWRITTEN = 50_000
 WRITE_AGAIN_S = 1.0  # what could not be written down, on a full disk for example
 
 SocketsIn = Callable[[Slot], Awaitable[ProxySockets]]
@@ -55,6 +58,8 @@ class Proxy:
         self.slot = slot
         self.opens: dict[int, Open] = {}
         self.sandbox: str | None = None
+        self._whose: set[str | None] = {None}  # all that the machine was; what is told of others is a lie
+        self._unwritten = 0  # rows
         self._policy = Policy()
         self._number = 0  # of the last rule
         self._channel: Channel | None = None
@@ -68,6 +73,7 @@ class Proxy:
         If the proxy cannot be told, it is started again, with this policy.
         """
         self.sandbox, self._policy = sandbox, policy
+        self._whose.add(sandbox)
         self._number += 1
         try:
             await self._tell_rule()
@@ -101,11 +107,12 @@ class Proxy:
             await self.end()
             raise
 
-    async def take_over(self) -> bool:
-        """Listen to the process that a former daemon started for this slot, if there is one."""
+    async def take_over(self, sandbox: str | None) -> bool:
+        """Listen to the process that a former daemon started for this slot and `sandbox`, if there is one."""
+        self._whose.add(sandbox)
         try:
             await self._connect()
-        except (NetError, OSError):
+        except NetError:
             return False
         self._listen()
         return True
@@ -134,16 +141,14 @@ class Proxy:
                     raise
         except TimeoutError as error:
             raise NetError("reach", f"the proxy of slot {self.slot.number}", hint="it says nothing") from error
-        pid = hello.get("pid")
-        is_known = hello.get("version") == VERSION and hello.get("slot") == self.slot.number
-        if not isinstance(pid, int) or not is_known or not self._is_ours(pid):
+        except (OSError, ValueError) as error:
+            raise NetError("reach", f"the proxy of slot {self.slot.number}", hint=str(error)) from error
+        if hello.slot != self.slot.number or not self._is_ours(hello.pid):
             channel.close()
-            hint = f"another answers there: {hello!r:.100}"
-            raise NetError("reach", f"the proxy of slot {self.slot.number}", hint=hint)
-        self._pid, self._channel = pid, channel
+            raise NetError("reach", f"the proxy of slot {self.slot.number}", hint=f"another answers there: {hello}")
+        self._pid, self._channel = hello.pid, channel
         self.opens.clear()
-        number = hello.get("number")
-        self._number = max(self._number, number if isinstance(number, int) else 0)
+        self._number = max(self._number, hello.number)
 
     def _is_ours(self, pid: int) -> bool:
         """What a proxy says of itself may come from its guest in the end: only processes of its user are ended."""
@@ -154,6 +159,7 @@ class Proxy:
         assert channel is not None  # noqa: S101 — `_connect` made it
         name = f"{self._pid}.{_started(self._pid)}"
         rows: Rows = asyncio.Queue()
+        self._unwritten = 0
         self._tasks = [
             self._home.spawn(self._hear(name, channel, rows)),
             self._home.spawn(self._write(name, channel, rows)),
@@ -164,6 +170,7 @@ class Proxy:
         try:
             async for batch in channel.told():
                 if told := self._take(batch):
+                    self._unwritten += len(told)
                     rows.put_nowait(told)
         except (OSError, ValueError, NetError) as error:
             log.warning("listening to a proxy failed", extra={"slot": self.slot.number, "why": str(error)})
@@ -172,25 +179,35 @@ class Proxy:
             await self._again(name)
 
     def _take(self, batch: list[Mapping[str, Any]]) -> list[Row]:
+        """Raises `ValueError` for what no proxy of ours tells: whoever tells that has a guest's words in its mouth."""
         rows = []
         for told in batch:
             match told.get("told"):
                 case "row":
                     row = Row.read(told)
+                    self._check_whose(row)
                     rows.append(row)
                     if row.id is not None:
                         self.opens.pop(row.id, None)
                 case "open":
                     opened = Open.read(told)
+                    self._check_whose(opened)
                     self.opens[opened.id] = opened
                 case "waiting":
                     self._home.told.waits(Waiting.read(told, self.sandbox))
+        if len(self.opens) > MAX_OPEN or self._unwritten + len(rows) > MAX_UNWRITTEN:
+            raise ValueError("it tells more than it can have seen")
         return rows
+
+    def _check_whose(self, told: Row | Open) -> None:
+        if told.sandbox not in self._whose:
+            raise ValueError(f"it tells of {told.sandbox}, whose machine this never was")
 
     async def _write(self, name: str, channel: Channel, rows: Rows) -> None:
         """Have rows written down, and tell the proxy. It keeps those that nobody took, and sends only so many more."""
         while (taken := await rows.get()) is not None:
             await self._home.written(name, taken)
+            self._unwritten -= len(taken)
             with contextlib.suppress(NetError):  # it ended: those rows are not told again
                 await channel.say({"do": "taken", "number": taken[-1].number})
 
@@ -205,7 +222,7 @@ class Proxy:
         while not self._is_ending:
             try:
                 await self._replace()
-            except NetError as error:
+            except WarrenError as error:  # also one that cannot be killed
                 log.error("no proxy", extra={"slot": self.slot.number, "why": str(error)})
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, AGAIN_AT_MOST_S)
@@ -303,10 +320,10 @@ class Proxies:
         self._all.add(proxy)
         return proxy
 
-    async def adopt(self, slot: Slot) -> Proxy:
-        """The proxy that a former daemon left in this slot, or a new one."""
+    async def adopt(self, slot: Slot, sandbox: str | None = None) -> Proxy:
+        """The proxy that a former daemon left in this slot for `sandbox`, or a new one."""
         proxy = Proxy(self, slot)
-        if not await proxy.take_over():
+        if not await proxy.take_over(sandbox):
             await self._end_left(self.path_of(slot))  # it may be there and say nothing, or speak another language
             await proxy.begin()
         self._all.add(proxy)
@@ -377,5 +394,5 @@ async def _end_all_of(uid: int) -> None:
 def _started(pid: int) -> str:
     """When the process began, in the kernel's own count: no other has had this number then."""
     with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
     return "0"
