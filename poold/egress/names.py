@@ -8,12 +8,17 @@ from contract.network import HOST, MAX_NAME_CHARS
 _NAME = re.compile(HOST)
 
 
-@lru_cache(maxsize=4096)
 def canonical(text: str) -> str | None:
     """`text` as all names are written here: small letters, no dot at the end. None if it is not a name.
 
     What ends in a number is no name: resolvers take `2852039166`, `0xa9fea9fe` and `169.254.43518` for addresses.
     """
+    # Before it is remembered: guests say names of 60 KB, each of which would be kept.
+    return None if len(text) > MAX_NAME_CHARS + 1 else _canonical(text)
+
+
+@lru_cache(maxsize=4096)
+def _canonical(text: str) -> str | None:
     name = text.removesuffix(".").lower()
     # Looked at before: some letters of other alphabets become plain ones when they are made small.
     if not text.isascii() or len(name) > MAX_NAME_CHARS or name.startswith("*") or not _NAME.fullmatch(name):

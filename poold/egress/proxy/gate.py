@@ -13,7 +13,7 @@ from poold.egress.addresses import Address
 from poold.egress.policy import Policy, Refused, Target, Verdict, decide, decide_address
 from poold.egress.proxy.limits import Bucket, Meter
 from poold.egress.proxy.refusals import Refusal
-from poold.egress.proxy.rows import Row, Rows, shown
+from poold.egress.proxy.rows import Row, Rows, shown, shown_rule
 
 
 class Visitor(Protocol):
@@ -84,7 +84,7 @@ class Flow:
             "name": shown(self.target.name),
             "address": None if self.address is None else str(self.address),
             "port": self.target.port,
-            "rule": self.rule,
+            "rule": shown_rule(self.rule),
         }
 
     def verdict(self, policy: Policy) -> Verdict:
@@ -111,7 +111,7 @@ class Flow:
                 name=shown(self.target.name),
                 address=None if self.address is None else str(self.address),
                 port=self.target.port,
-                rule=self.rule,
+                rule=shown_rule(self.rule),
                 why=why,
                 up=self.up,
                 down=self.down,

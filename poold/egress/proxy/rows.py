@@ -15,6 +15,7 @@ MAX_REFUSALS_PER_S = 200
 MAX_SENT = 1_000  # and not taken yet
 ALIKE_S = 1.0  # for so long refusals are collected
 MAX_NAME_CHARS = 253
+MAX_RULE_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,11 @@ def shown(text: str | None) -> str | None:
     if text is None:
         return None
     return "".join(char if "!" <= char <= "~" else "?" for char in text[:MAX_NAME_CHARS])
+
+
+def shown_rule(rule: str) -> str:
+    """What a rule says, as long as whoever reads it takes it: one may have thousands of characters of paths."""
+    return rule if len(rule) <= MAX_RULE_CHARS else rule[: MAX_RULE_CHARS - 1] + "…"
 
 
 class Rows:

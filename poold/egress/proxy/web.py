@@ -36,9 +36,11 @@ async def read_head(client: End, *, is_first: bool) -> Request | None:
         return None
     try:
         async with asyncio.timeout(HEAD_S):
-            while (end := client.data.find(b"\r\n\r\n")) < 0:
-                if len(client.data) > MAX_HEAD_BYTES or b"\n\n" in client.data:
+            looked = 0  # at so many bytes: they may come one by one
+            while (end := client.data.find(b"\r\n\r\n", looked)) < 0:
+                if len(client.data) > MAX_HEAD_BYTES or client.data.find(b"\n\n", looked) >= 0:
                     raise Refusal("bad_request", "the head of the request does not end in an empty line")
+                looked = max(0, len(client.data) - 3)
                 if not await client.more():
                     if not client.data:
                         return None
@@ -232,8 +234,8 @@ class Conversation:
             except BadChunk as error:
                 raise Refusal("bad_request", str(error)) from None
             client.data[:0] = data[used:]
-            for piece in pieces:
-                await self._up(upstream, b"%x\r\n%b\r\n" % (len(piece), piece))
+            # All at once: a guest may send thousands of chunks of one byte, and each write is a packet.
+            await self._up(upstream, b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces))
         await self._up(upstream, b"0\r\n\r\n")
 
     async def _relay(self, request: Request, upstream: End) -> bool:
@@ -261,9 +263,11 @@ class Conversation:
     async def _read_answer(self, request: Request, upstream: End) -> tuple[Answer, bytes]:
         """How long the answer is, and its head. What cannot be read has no head, and is relayed as it comes."""
         try:
-            while (end := upstream.data.find(b"\r\n\r\n")) < 0:
+            looked = 0
+            while (end := upstream.data.find(b"\r\n\r\n", looked)) < 0:
                 if len(upstream.data) > MAX_HEAD_BYTES:
                     return UNREADABLE, b""
+                looked = max(0, len(upstream.data) - 3)
                 if not await upstream.more():
                     if upstream.data:
                         return UNREADABLE, b""
