@@ -385,10 +385,12 @@ def _listening(path: Path, uid: int) -> Iterator[socket.socket]:
 
 
 async def _end_all_of(uid: int) -> None:
-    """Nobody runs as `uid` any more, if that is a proxy's user."""
-    if uid >= UID_OFFSET:
-        for pid in await asyncio.to_thread(processes.of_user, uid):
+    """Nobody runs as `uid` any more, if that is a proxy's user: also those that began while others were ended."""
+    ended: set[int] = set()
+    while uid >= UID_OFFSET and (pids := set(await asyncio.to_thread(processes.of_user, uid)) - ended):
+        for pid in pids:
             await processes.end(pid)
+        ended |= pids
 
 
 def _started(pid: int) -> str:

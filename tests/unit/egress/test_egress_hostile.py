@@ -216,3 +216,33 @@ async def test_rows_of_a_former_daemons_sandbox_are_taken_and_no_others(tmp_path
         proxy = await proxies.adopt(SLOT, "sb-1")
         await until(lambda: [row.sandbox for row in book.rows] == ["sb-1"])
         await proxies.end(proxy)
+
+
+MULTIPLY = """
+import os, sys, time
+from poold.egress.zygote import _drop_rights
+_drop_rights(int(sys.argv[1]), 3)
+made = 0
+try:
+    while made < 200:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        made += 1
+except BlockingIOError:
+    pass
+print(made, flush=True)
+time.sleep(60)
+"""
+
+
+async def test_a_proxy_cannot_multiply_and_nothing_of_it_is_left() -> None:
+    user = user_of(SLOT)
+    with subprocess.Popen([sys.executable, "-c", MULTIPLY, str(user)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        made = int(await asyncio.to_thread(process.stdout.readline))
+        await module._end_all_of(user)  # noqa: SLF001
+        assert 0 < made < 20
+    assert [
+        pid for pid in processes.of_user(user) if b"State:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()
+    ] == []

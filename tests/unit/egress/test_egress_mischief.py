@@ -20,9 +20,7 @@ from poold.egress.proxy.refusals import Refusal
 
 
 async def test_a_rule_of_any_length_makes_rows_that_poold_takes(world: World, poold: Poold) -> None:
-    rule = HostRule(
-        "allowed.example", (80,), ("GET",), (*(f"/{'x' * 500}/{number}" for number in range(31)), "/a")
-    )
+    rule = HostRule("allowed.example", (80,), ("GET",), (*(f"/{'x' * 500}/{number}" for number in range(31)), "/a"))
     await poold.rule(Policy(levels=(Level("sandbox", hosts=(rule,)),)))
     await world.serve(Web())
     client = await world.explicit()
