@@ -241,7 +241,7 @@ async def test_a_proxy_cannot_multiply_and_nothing_of_it_is_left() -> None:
     with subprocess.Popen([sys.executable, "-c", MULTIPLY, str(user)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         made = int(await asyncio.to_thread(process.stdout.readline))
-        await module._end_all_of(user)  # noqa: SLF001
+        await module._end_all_of(user)
         assert 0 < made < 20
     assert [
         pid for pid in processes.of_user(user) if b"State:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()

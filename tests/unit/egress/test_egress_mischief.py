@@ -99,6 +99,6 @@ def test_many_rules_for_addresses_are_read_once() -> None:
     policy = Policy(levels=tuple(Level(name, nets=nets) for name in ("host", "key", "image", "sandbox")))
     target = Target(443, None, ip_address("10.255.1.1"))
     decide(policy, target)
-    before = decisions._network.cache_info().misses  # noqa: SLF001
+    before = decisions._network.cache_info().misses
     decide(policy, target)
-    assert decisions._network.cache_info().misses == before  # noqa: SLF001
+    assert decisions._network.cache_info().misses == before
