@@ -71,6 +71,7 @@ class Asked:
 
     method: str
     path: str  # with its query
+    has_override: bool = False  # some servers would take another method or path for it, which a header says
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def _allows(rule: HostRule, target: Target) -> bool:
         return False
     if not rule.methods and not rule.paths:
         return True
-    if target.asked is None:
+    if target.asked is None or target.asked.has_override:
         return False
     return _has_method(rule, target.asked.method) and _has_path(rule, target.asked.path)
 

@@ -69,6 +69,11 @@ class Flow:
             raise Refusal(verdict.why, verdict.told, address)
         self.address = address
 
+    def check_again(self) -> None:
+        """Another request on the same connection: where that leads is looked at for this one, too. Raises `Refusal`."""
+        if self.address is not None:
+            self.check(self.address)
+
     def open(self) -> None:
         """It is connected."""
         self.is_open = True

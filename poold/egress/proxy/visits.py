@@ -74,14 +74,6 @@ class Visit:
         flow.open()
         return self.upstream
 
-    async def redial(self) -> End:
-        """The same target once more, after it closed the connection. It stays the same flow. Raises `Refusal`."""
-        assert self.flow is not None  # noqa: S101 — for the type checker
-        target = self.flow.target
-        self._drop_upstream()
-        self.upstream = await self._dialer.dial(target.name, target.address, target.port, self.flow.check)
-        return self.upstream
-
     def leave(self) -> None:
         """End what it has with its target."""
         if self.flow is not None:

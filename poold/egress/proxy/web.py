@@ -96,7 +96,7 @@ class Conversation:
             if not is_reused or request.has_body or request.method not in _REPEATABLE:
                 raise Refusal("connect_failed", f"{target} closed the connection without an answer") from None
         # A server may close a connection that was kept just when it is used again.
-        await self._visit.redial()
+        await self._visit.reach(target)
         try:
             return await self._send_and_relay(request, host)
         except _NoAnswer:
@@ -117,7 +117,7 @@ class Conversation:
         port = self._port(said)
         name, address = (None, None) if said is None else read_host(said.host)
         self._visit.said = (name, address, port)
-        target = self._target(name, address, port, Asked(request.method, request.path))
+        target = self._target(name, address, port, Asked(request.method, request.path, request.has_override))
         shown = said.host.lower() if said is not None and name is None else name or target.name or str(target.address)
         return (shown if port == 80 else f"{shown}:{port}"), target
 
@@ -166,11 +166,10 @@ class Conversation:
             target.port,
         ):
             rule = await visit.gate.allow(visit, target)
-            flow.target, flow.rule = target, rule
-            if visit.upstream is None or visit.upstream.has_ended or visit.upstream.is_lost:
-                await visit.redial()
-                return False
-            return True
+            if visit.upstream is not None and not visit.upstream.has_ended and not visit.upstream.is_lost:
+                flow.target, flow.rule = target, rule
+                flow.check_again()
+                return True
         await visit.reach(target)
         return False
 

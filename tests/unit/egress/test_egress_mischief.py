@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 
 import pytest
-from egress_world import PUBLIC, Poold, Web, World, hosts
+from egress_world import OTHER, PUBLIC, Poold, Web, World, hosts, limited
 
 from contract.egress import Open, Row
 from contract.network import HostRule, NetRule
@@ -102,3 +102,35 @@ def test_many_rules_for_addresses_are_read_once() -> None:
     before = decisions._network.cache_info().misses
     decide(policy, target)
     assert decisions._network.cache_info().misses == before
+
+
+async def test_a_server_that_always_closes_does_not_make_many_connections_one(world: World, poold: Poold) -> None:
+    """Each has its row, with where it went, and counts as one, though the guest has only one of its own."""
+    await poold.rule(limited(hosts("allowed.example"), connects_per_sec=2))
+    web = Web(closes=True)
+    await world.serve(web)
+    client = await world.explicit()
+    for number in range(4):
+        await client.send(b"GET http://allowed.example/%d HTTP/1.1\r\nHost: allowed.example\r\n\r\n" % number)
+        assert (await client.answer())[1] == b"ok"
+        await asyncio.sleep(0.05)  # until it is seen that the server has closed
+    await client.send(b"GET http://allowed.example/ HTTP/1.1\r\nHost: allowed.example\r\n\r\n")
+    assert b"why=too_fast" in await client.rest()
+    for _ in range(4):
+        await poold.row(verdict="allowed", name="allowed.example", address=PUBLIC)
+    assert web.connections == 4
+
+
+@pytest.mark.parametrize("header", [b"X-HTTP-Method-Override: DELETE", b"X-Original-URL: /admin", b"x-rewrite-url: /b"])
+async def test_a_header_that_some_servers_take_for_the_request_is_not_for_narrow_rules(
+    world: World, poold: Poold, header: bytes
+) -> None:
+    narrow = HostRule("allowed.example", (80,), ("GET",), ("/a",))
+    await poold.rule(Policy(levels=(Level("sandbox", hosts=(narrow, HostRule("other.example", (80,)))),)))
+    await world.serve(web := Web())
+    await world.serve(web, OTHER)
+    for name, is_allowed in ((b"allowed.example", False), (b"other.example", True)):
+        client = await world.explicit()
+        await client.send(b"GET http://%b/a HTTP/1.1\r\nHost: %b\r\n%b\r\n\r\n" % (name, name, header))
+        assert ((await client.answer())[1] == b"ok") is is_allowed
+    assert len(web.heads) == 1
