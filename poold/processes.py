@@ -129,6 +129,13 @@ def owner(pid: int) -> int | None:
     return None
 
 
+def started(pid: int) -> str:
+    """When the process began, in the kernel's own count: no other has had this number then."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
+    return "0"
+
+
 def of_user(uid: int) -> list[int]:
     """The pids of all processes that run as `uid`."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]

@@ -31,9 +31,8 @@ RULE_LIMIT_S = 20.0
 END_LIMIT_S = 2.0  # to send what is left
 AGAIN_AFTER_S = 0.05
 AGAIN_AT_MOST_S = 5.0
-# What a proxy of ours never has: connections at a time, and rows that it told and nobody wrote down yet.
-MAX_OPEN = 10_000
-MAX_UNWRITTEN = 50_000
+MAX_OPEN = 10_000  # connections of one proxy that are remembered: more than it may have at a time
+MAX_UNWRITTEN = 50_000  # rows that were told and are not written down yet: no proxy of ours tells so many
 WRITE_AGAIN_S = 1.0  # what could not be written down, on a full disk for example
 
 SocketsIn = Callable[[Slot], Awaitable[ProxySockets]]
@@ -157,7 +156,7 @@ class Proxy:
     def _listen(self) -> None:
         channel = self._channel
         assert channel is not None  # noqa: S101 — `_connect` made it
-        name = f"{self._pid}.{_started(self._pid)}"
+        name = f"{self._pid}.{processes.started(self._pid)}"
         rows: Rows = asyncio.Queue()
         self._unwritten = 0
         self._tasks = [
@@ -193,15 +192,17 @@ class Proxy:
                     opened = Open.read(told)
                     self._check_whose(opened)
                     self.opens[opened.id] = opened
+                    if len(self.opens) > MAX_OPEN:  # their rows are late, or never come
+                        del self.opens[next(iter(self.opens))]
                 case "waiting":
                     self._home.told.waits(Waiting.read(told, self.sandbox))
-        if len(self.opens) > MAX_OPEN or self._unwritten + len(rows) > MAX_UNWRITTEN:
+        if self._unwritten + len(rows) > MAX_UNWRITTEN:
             raise ValueError("it tells more than it can have seen")
         return rows
 
     def _check_whose(self, told: Row | Open) -> None:
         if told.sandbox not in self._whose:
-            raise ValueError(f"it tells of {told.sandbox}, whose machine this never was")
+            raise ValueError("it tells of somebody whose machine this never was")
 
     async def _write(self, name: str, channel: Channel, rows: Rows) -> None:
         """Have rows written down, and tell the proxy. It keeps those that nobody took, and sends only so many more."""
@@ -391,10 +392,3 @@ async def _end_all_of(uid: int) -> None:
         for pid in pids:
             await processes.end(pid)
         ended |= pids
-
-
-def _started(pid: int) -> str:
-    """When the process began, in the kernel's own count: no other has had this number then."""
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
-    return "0"

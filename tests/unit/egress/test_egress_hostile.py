@@ -122,7 +122,6 @@ NONSENSE = {
     "an open list": b'{"told":"open","id":[]}\n',
     "somebody else's connection": orjson.dumps(ROW | {"sandbox": "sb-2"}) + b"\n",
     "somebody else's open connection": orjson.dumps(OPEN | {"sandbox": "sb-2"}) + b"\n",
-    "too many open": b"".join(orjson.dumps(OPEN | {"id": number}) + b"\n" for number in range(module.MAX_OPEN + 1)),
 }
 
 
@@ -200,6 +199,31 @@ async def test_a_process_may_call_itself_anything(tmp_path: Path) -> None:
         assert processes.owner(process.pid) == user_of(SLOT)
         await proxies.end(proxy)
         assert process.poll() is not None
+
+
+async def test_what_is_told_without_end_is_not_kept_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_OPEN", 50)
+    monkeypatch.setattr(module, "MAX_UNWRITTEN", 50)
+    opens = b"".join(orjson.dumps(OPEN | {"id": number}) + b"\n" for number in range(100))
+    rows = b"".join(orjson.dumps(ROW | {"number": number}) + b"\n" for number in range(1, 101))
+
+    class Slow(Book):
+        async def wrote(self, proxy: str, rows: list[Row]) -> None:
+            if rows[0].number:  # and not what the host itself tells
+                await asyncio.Event().wait()
+
+    liars = Liars((HELLO, opens), (HELLO, rows))
+    async with among(tmp_path, liars, Slow()) as proxies:
+        proxy = await proxies.start(SLOT)
+        await proxy.rule("sb-1", Policy())
+        await until(lambda: 99 in proxy.opens)
+        assert sorted(proxy.opens) == list(range(50, 100))
+        liars.started[0].kill()  # the second tells rows, and is replaced
+        await until(lambda: len(liars.started) >= 3)
+        proxy.let_go()
+    liars.close()
 
 
 async def test_rows_of_a_former_daemons_sandbox_are_taken_and_no_others(tmp_path: Path) -> None:

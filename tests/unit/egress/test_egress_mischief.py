@@ -7,7 +7,8 @@ from ipaddress import ip_address
 import pytest
 from egress_world import OTHER, PUBLIC, Poold, Web, World, hosts, limited
 
-from contract.egress import Open, Row
+from contract.egress import Open
+from contract.egress import Row as Taken
 from contract.network import HostRule, NetRule
 from poold.egress import names
 from poold.egress import policy as decisions
@@ -17,6 +18,7 @@ from poold.egress.proxy import dial
 from poold.egress.proxy.dial import Dialer
 from poold.egress.proxy.firsts import First, is_worth_a_look, read_first
 from poold.egress.proxy.refusals import Refusal
+from poold.egress.proxy.rows import Row, Rows
 
 
 async def test_a_rule_of_any_length_makes_rows_that_poold_takes(world: World, poold: Poold) -> None:
@@ -27,7 +29,7 @@ async def test_a_rule_of_any_length_makes_rows_that_poold_takes(world: World, po
     await client.send(b"GET http://allowed.example/a HTTP/1.1\r\nHost: allowed.example\r\nConnection: close\r\n\r\n")
     assert (await client.answer())[1] == b"ok"
     assert Open.read(await poold.next("open")).name == "allowed.example"
-    row = Row.read(await poold.next("row"))
+    row = Taken.read(await poold.next("row"))
     assert row.rule is not None
     assert row.rule.startswith("GET allowed.example:80 /xxx")
 
@@ -134,3 +136,18 @@ async def test_a_header_that_some_servers_take_for_the_request_is_not_for_narrow
         await client.send(b"GET http://%b/a HTTP/1.1\r\nHost: %b\r\n%b\r\n\r\n" % (name, name, header))
         assert ((await client.answer())[1] == b"ok") is is_allowed
     assert len(web.heads) == 1
+
+
+def test_refusals_that_are_all_different_are_few_rows_in_the_long_run() -> None:
+    rows = Rows(lambda: None)
+    for second in range(3600):
+        for number in range(150):
+            rows.refuse(Row("sb-1", second * 1000, "refused", "dns", name=f"a{second}-{number}.example", why="policy"))
+        rows.flush()
+        for row in rows.next():
+            rows.taken(row["number"])
+    told = rows._number
+    assert told < 5_000 + 3600 * 7
+    rows.refuse(Row("sb-1", 3_700_000, "refused", "tls", name="later.example", why="policy"))
+    rows.flush()
+    assert [row["name"] for row in rows.next()][-1] == "later.example"
