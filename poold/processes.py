@@ -122,10 +122,18 @@ def mark_of(pid: int, option: str) -> str | None:
 def owner(pid: int) -> int | None:
     """The user that process `pid` runs as, or None if there is none."""
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("Uid:"):
+        # As bytes: its name is in there, too, and a process may call itself anything.
+        for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
+            if line.startswith(b"Uid:"):
                 return int(line.split()[1])
     return None
+
+
+def started(pid: int) -> str:
+    """When the process began, in the kernel's own count: no other has had this number then."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
+    return "0"
 
 
 def of_user(uid: int) -> list[int]:

@@ -12,6 +12,8 @@ def canonical(text: str) -> str | None:
 
     What ends in a number is no name: resolvers take `2852039166`, `0xa9fea9fe` and `169.254.43518` for addresses.
     """
+    if len(text) > MAX_NAME_CHARS + 1:  # guests say names of 60 KB
+        return None
     name = text.removesuffix(".").lower()
     # Looked at before: some letters of other alphabets become plain ones when they are made small.
     if not text.isascii() or len(name) > MAX_NAME_CHARS or name.startswith("*") or not _NAME.fullmatch(name):

@@ -41,19 +41,21 @@ def short(path: Path) -> Iterator[str]:
 
 
 async def end_all_of(uid: int) -> None:
-    """Nobody runs as `uid` any more, if that is a proxy's user. Raises `HostFault` if somebody cannot be ended."""
+    """Nobody runs as `uid` any more, if that is a proxy's user: also those that began while others were ended.
+
+    Raises `HostFault` if somebody cannot be ended.
+    """
+    ended: set[int] = set()
     if uid >= UID_OFFSET:
         try:
-            for pid in await asyncio.to_thread(processes.of_user, uid):
-                await processes.end(pid)
+            while pids := set(await asyncio.to_thread(processes.of_user, uid)) - ended:
+                for pid in pids:
+                    await processes.end(pid)
+                ended |= pids
         except OSError as error:  # no more files
             raise NetError("end", f"the processes of user {uid}", hint=str(error)) from error
 
 
 def name_of(pid: int) -> str:
     """What the proxy is called in the ledger: no other process of this host is, or ever was."""
-    began = "0"
-    with contextlib.suppress(OSError, IndexError):
-        # In the kernel's own count, since it was booted: no other has had this number then.
-        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return f"{_BOOT.read_text().strip()}.{pid}.{began}"
+    return f"{_BOOT.read_text().strip()}.{pid}.{processes.started(pid)}"

@@ -25,6 +25,7 @@ SOCKETS = ("explicit", "transparent", "dns_udp", "dns_tcp", "packets", "control"
 REQUEST_BYTES = 4096
 OPEN_FILES = 16_384  # two for each connection, and some
 ADDRESS_SPACE = 1 << 30  # many times what it needs
+THREADS = 16  # and processes, of its user: its own, and those that resolve names
 PR_SET_NO_NEW_PRIVS = 38
 PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
@@ -78,6 +79,7 @@ def _drop_rights(uid: int, slot: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    resource.setrlimit(resource.RLIMIT_NPROC, (THREADS, THREADS))
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)

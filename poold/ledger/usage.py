@@ -54,7 +54,8 @@ def end(db: sqlite3.Connection, sandbox_id: str, *, now_ms: int) -> None:
 def add_egress(db: sqlite3.Connection, sandbox_id: str, count: int) -> None:
     """`count` more bytes left the sandbox in its newest run, which may have ended meanwhile."""
     changed = db.execute(
-        "UPDATE usage SET egress_bytes = egress_bytes + :count WHERE sandbox = :id"
+        # Never more than fits: what comes from a proxy may be a lie, and a number too large is an error to SQLite.
+        "UPDATE usage SET egress_bytes = min(egress_bytes + :count, 1 << 53) WHERE sandbox = :id"
         " AND run = (SELECT max(run) FROM usage WHERE sandbox = :id)",
         {"id": sandbox_id, "count": count},
     )

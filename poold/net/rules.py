@@ -84,6 +84,9 @@ table inet warren {{
         meta nfproto != ipv4 drop
         ip saddr != $guest drop
 
+        # Also from where it was answered before, which is all that "established" means for UDP.
+        ip daddr $host udp dport $names limit rate over 1000/second burst 500 packets counter name refused drop
+
         ct state established accept
         # Redirects are "related" too, and no business of a guest.
         ct state related icmp type {{ destination-unreachable, time-exceeded, parameter-problem }} accept
@@ -94,7 +97,8 @@ table inet warren {{
         ip daddr $host udp dport $names limit rate 300/second burst 300 packets accept
 
         # What a guest still has to say to a poold of before it was frozen.
-        ip daddr $host tcp sport $guest_port tcp flags & (syn | ack) != syn reject with tcp reset
+        ip daddr $host tcp sport $guest_port tcp flags & (syn | ack) != syn limit rate 200/second burst 100 packets \
+            reject with tcp reset
 
         counter name refused
         {_log("udp", "meta l4proto udp")}

@@ -16,6 +16,7 @@ CONNECT_S = 10.0  # for one address
 DIAL_S = 30.0  # for all of them
 MAX_ADDRESSES = 8
 RESOLVERS = 4
+MAX_LOOKUPS = 256  # a name server that never answers keeps them for long after nobody waits any more
 
 Resolve = Callable[[str], Awaitable[Sequence[Address]]]
 Connect = Callable[[Address, int], Awaitable[socket.socket]]
@@ -54,7 +55,7 @@ class Dialer:
     def _check(self, name: str | None, address: Address, port: int, check: Callable[[Address], None]) -> None:
         check(address)
         if self._is_own(address):
-            raise Refusal("own_address", f"{name or address}:{port} is at {address}, this host itself", address)
+            raise Refusal("own_address", f"{name or address}:{port} is this host itself", address)
 
     async def _reach(self, address: Address, port: int) -> End:
         async with asyncio.timeout(CONNECT_S):  # its error is an OSError
@@ -71,6 +72,8 @@ class Dialer:
         """Those who ask for the same name at the same time get the same answer; nobody gets an older one."""
         task = self._lookups.get(name)
         if task is None:
+            if len(self._lookups) >= MAX_LOOKUPS:
+                raise Refusal("resolve_failed", f"{name} cannot be resolved (too many names are being resolved)")
             task = self._lookups[name] = asyncio.ensure_future(self._resolve(name))
             task.add_done_callback(lambda done: self._looked_up(name, done))
         try:

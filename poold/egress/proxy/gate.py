@@ -13,7 +13,7 @@ from poold.egress.addresses import Address
 from poold.egress.policy import Policy, Refused, Target, Verdict, decide, decide_address
 from poold.egress.proxy.limits import Bucket, Meter
 from poold.egress.proxy.refusals import Refusal
-from poold.egress.proxy.rows import Row, Rows, shown
+from poold.egress.proxy.rows import Row, Rows, shown, shown_rule
 
 
 class Visitor(Protocol):
@@ -69,6 +69,11 @@ class Flow:
             raise Refusal(verdict.why, verdict.told, address)
         self.address = address
 
+    def check_again(self) -> None:
+        """Another request on the same connection: where that leads is looked at for this one, too. Raises `Refusal`."""
+        if self.address is not None:
+            self.check(self.address)
+
     def open(self) -> None:
         """It is connected."""
         self.is_open = True
@@ -84,7 +89,7 @@ class Flow:
             "name": shown(self.target.name),
             "address": None if self.address is None else str(self.address),
             "port": self.target.port,
-            "rule": self.rule,
+            "rule": shown_rule(self.rule),
         }
 
     def verdict(self, policy: Policy) -> Verdict:
@@ -111,7 +116,7 @@ class Flow:
                 name=shown(self.target.name),
                 address=None if self.address is None else str(self.address),
                 port=self.target.port,
-                rule=self.rule,
+                rule=shown_rule(self.rule),
                 why=why,
                 up=self.up,
                 down=self.down,

@@ -21,6 +21,10 @@ _OURS = frozenset(
     b"connection keep-alive proxy-connection proxy-authorization proxy-authenticate proxy-authentication-info te "
     b"trailer transfer-encoding content-length upgrade host expect".split()
 )
+# By which a request says another method or path than it has.
+_OVERRIDES = frozenset(
+    b"x-http-method-override x-http-method x-method-override x-original-url x-original-uri x-rewrite-url".split()
+)
 
 
 class BadHead(ValueError):
@@ -61,6 +65,10 @@ class Request:
     wants_websocket: bool = False
     expects: bool = False  # to be told that the body is wanted
     keeps: bool = True  # the connection is for another request afterwards
+
+    @property
+    def has_override(self) -> bool:
+        return any(name.lower().replace(b"_", b"-") in _OVERRIDES for name, _ in self.headers)
 
     @property
     def has_body(self) -> bool:

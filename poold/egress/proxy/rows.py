@@ -1,8 +1,8 @@
 """What is told of connections: one row for each, kept until somebody has written it down. No I/O.
 
 Guests say what they like, as often as they like: refusals that are alike are one row, and no more rows are made in a
-second, or kept, than the constants say. Rows get their numbers when they are sent, so that those that still wait can
-be put together without a gap.
+second, in the long run, or kept, than the constants say. Rows get their numbers when they are sent, so that those that
+still wait can be put together without a gap.
 """
 
 from collections import deque
@@ -12,9 +12,12 @@ from typing import Any
 
 MAX_KEPT = 20_000
 MAX_REFUSALS_PER_S = 200
+# Rows are kept for a year, and a guest can be refused in a new way each time, all day long.
+MANY_REFUSALS, MORE_REFUSALS_PER_S = 5_000, 5.0
 MAX_SENT = 1_000  # and not taken yet
 ALIKE_S = 1.0  # for so long refusals are collected
 MAX_NAME_CHARS = 253
+MAX_RULE_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,11 @@ def shown(text: str | None) -> str | None:
     return "".join(char if "!" <= char <= "~" else "?" for char in text[:MAX_NAME_CHARS])
 
 
+def shown_rule(rule: str) -> str:
+    """What a rule says, as long as whoever reads it takes it: one may have thousands of characters of paths."""
+    return rule if len(rule) <= MAX_RULE_CHARS else rule[: MAX_RULE_CHARS - 1] + "…"
+
+
 class Rows:
     """Collects rows. `wake` is called when there may be something to send."""
 
@@ -51,6 +59,8 @@ class Rows:
         self._waiting: deque[Row] = deque()
         self._sent: deque[tuple[int, Row]] = deque()
         self._number = 0
+        self._room = float(MANY_REFUSALS)  # for refusals that are not like others
+        self._at_ms = 0
 
     def add(self, row: Row) -> None:
         """A row of its own."""
@@ -62,13 +72,23 @@ class Rows:
     def refuse(self, row: Row) -> bool:
         """A refusal, which is one row with those like it. True: it is the first, and `flush` is wanted in `ALIKE_S`."""
         key: object = (row.sandbox, row.via, row.name, row.address, row.port, row.why)
-        if key not in self._alike and len(self._alike) >= MAX_REFUSALS_PER_S:
+        if key not in self._alike and not self._has_room(row.at_ms):
             key = row.sandbox
             row = Row(row.sandbox, row.at_ms, "refused", row.via, why="too_fast", times=row.times)
         is_first = not self._alike
         before = self._alike.get(key)
         self._alike[key] = row if before is None else replace(before, times=before.times + row.times)
         return is_first
+
+    def _has_room(self, at_ms: int) -> bool:
+        """Take the place of a row, if there is one."""
+        passed_s = max(0, at_ms - self._at_ms) / 1000
+        self._room = min(MANY_REFUSALS, self._room + passed_s * MORE_REFUSALS_PER_S)
+        self._at_ms = at_ms
+        if len(self._alike) >= MAX_REFUSALS_PER_S or self._room < 1:
+            return False
+        self._room -= 1
+        return True
 
     def flush(self) -> None:
         """No more refusals are like those that were collected."""

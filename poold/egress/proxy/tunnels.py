@@ -10,7 +10,7 @@ from contract.network import MAX_NAME_CHARS
 from poold.egress.addresses import Address, literal
 from poold.egress.names import canonical, matches
 from poold.egress.policy import Allowed, Policy, Target, allows_nothing, decide
-from poold.egress.proxy.firsts import First, read_first
+from poold.egress.proxy.firsts import First, is_worth_a_look, read_first
 from poold.egress.proxy.refusals import Refusal
 from poold.egress.proxy.visits import FIRST_BYTES_S, Face, Meant, Visit, read_host
 from poold.egress.proxy.web import Conversation, read_head
@@ -97,10 +97,14 @@ async def _first_words(visit: Visit, port: int) -> First:
         await client.more()  # it is the server's turn, or nobody's: the idle time counts
     try:
         async with asyncio.timeout(FIRST_BYTES_S):
-            while True:
-                first = read_first(bytes(client.data))
-                if first is not First.UNCLEAR or not await client.more():
-                    return first
+            while (first := read_first(bytes(client.data))) is First.UNCLEAR:
+                looked = len(client.data)
+                while await client.more():
+                    if is_worth_a_look(client.data, looked):
+                        break
+                else:
+                    return read_first(bytes(client.data))
+            return first
     except TimeoutError:
         raise Refusal("idle", "nothing that makes sense was said for too long") from None
 

@@ -75,15 +75,6 @@ class Visit:
         flow.open()
         return self._opened(self.upstream)
 
-    async def redial(self) -> End:
-        """The same target once more, after it closed the connection. It stays the same flow. Raises `Refusal`."""
-        assert self.flow is not None  # noqa: S101 — for the type checker
-        target = self.flow.target
-        self._drop_upstream()
-        self.gate.check_rate(target)
-        self.upstream = await self._dialer.dial(target.name, target.address, target.port, self.flow.check)
-        return self._opened(self.upstream)
-
     def _opened(self, upstream: End) -> End:
         """From here on much may be read at once, on both sides, unless a guest has made many of these."""
         count = MUCH_BYTES if len(self.gate.flows) <= FEW_FLOWS else LITTLE_BYTES

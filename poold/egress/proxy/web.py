@@ -37,9 +37,11 @@ async def read_head(client: End, *, is_first: bool) -> Request | None:
         return None
     try:
         async with asyncio.timeout(HEAD_S):
-            while (end := client.data.find(b"\r\n\r\n")) < 0:
-                if len(client.data) > MAX_HEAD_BYTES or b"\n\n" in client.data:
+            looked = 0  # at so many bytes: they may come one by one
+            while (end := client.data.find(b"\r\n\r\n", looked)) < 0:
+                if len(client.data) > MAX_HEAD_BYTES or client.data.find(b"\n\n", looked) >= 0:
                     raise Refusal("bad_request", "the head of the request does not end in an empty line")
+                looked = max(0, len(client.data) - 3)
                 if not await client.more():
                     if not client.data:
                         return None
@@ -103,7 +105,7 @@ class Conversation:
             if not is_reused or request.has_body or request.method not in _REPEATABLE:
                 raise Refusal("connect_failed", f"{target} closed the connection without an answer") from None
         # A server may close a connection that was kept just when it is used again.
-        await self._visit.redial()
+        await self._visit.reach(target)
         try:
             return await self._send_and_relay(request, host)
         except _NoAnswer:
@@ -128,7 +130,7 @@ class Conversation:
             raise Refusal("not_tls", f"port {port} is for TLS, and this is plain HTTP")
         name, address = (None, None) if said is None else read_host(said.host)
         self._visit.said = (name, address, port)
-        target = self._target(name, address, port, Asked(request.method, request.path))
+        target = self._target(name, address, port, Asked(request.method, request.path, request.has_override))
         shown = said.host.lower() if said is not None and name is None else name or target.name or str(target.address)
         return (shown if port == 80 else f"{shown}:{port}"), target
 
@@ -177,11 +179,10 @@ class Conversation:
             target.port,
         ):
             rule = await visit.gate.allow(visit, target)
-            flow.target, flow.rule = target, rule
-            if visit.upstream is None or visit.upstream.has_ended or visit.upstream.is_lost:
-                await visit.redial()
-                return False
-            return True
+            if visit.upstream is not None and not visit.upstream.has_ended and not visit.upstream.is_lost:
+                flow.target, flow.rule = target, rule
+                flow.check_again()
+                return True
         await visit.reach(target)
         return False
 
@@ -245,8 +246,8 @@ class Conversation:
             except BadChunk as error:
                 raise Refusal("bad_request", str(error)) from None
             client.data[:0] = data[used:]
-            for piece in pieces:
-                await self._up(upstream, b"%x\r\n%b\r\n" % (len(piece), piece))
+            # All at once: a guest may send thousands of chunks of one byte, and each write is a packet.
+            await self._up(upstream, b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces))
         await self._up(upstream, b"0\r\n\r\n")
 
     async def _relay(self, request: Request, upstream: End) -> bool:
@@ -274,9 +275,11 @@ class Conversation:
     async def _read_answer(self, request: Request, upstream: End) -> tuple[Answer, bytes]:
         """How long the answer is, and its head. What cannot be read has no head, and is relayed as it comes."""
         try:
-            while (end := upstream.data.find(b"\r\n\r\n")) < 0:
+            looked = 0
+            while (end := upstream.data.find(b"\r\n\r\n", looked)) < 0:
                 if len(upstream.data) > MAX_HEAD_BYTES:
                     return UNREADABLE, b""
+                looked = max(0, len(upstream.data) - 3)
                 if not await upstream.more():
                     if upstream.data:
                         return UNREADABLE, b""

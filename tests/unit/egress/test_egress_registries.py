@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from contract.network import HostRule
@@ -371,6 +371,7 @@ words = st.one_of(st.text(max_size=40), st.sampled_from((*MARKS, *KEYS, *APT, *U
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(words, max_size=30).map("".join))
 def test_whatever_is_in_them_files_never_crash_nor_leak(host: FakeHost, text: str) -> None:
+    assume(SECRET not in text.lower().replace(f"u:{SECRET}@", ""))  # in a name or a path it is none
     data = text.encode("utf-8", "surrogatepass")
     for path in ("etc/pip.conf", "home/op/.npmrc", "etc/apt/sources.list", "etc/apt/sources.list.d/a.sources"):
         host.write(path, data)

@@ -60,6 +60,24 @@ def test_bytes_of_a_sandbox_that_never_came_to_run_keep_no_row_from_being_writte
         assert [row["up"] for row in egress.listed(db, ROW.sandbox or "", limit=10)] == [10, 0]
 
 
+def test_a_row_of_a_sandbox_that_has_not_run_yet_is_kept() -> None:
+    """Its guest may speak before it is ready; one row that fails would keep all those behind it from being written."""
+    with memory() as db:
+        sandboxes.add(db, box(1))
+        egress.add(db, "1.1", [ROW], set(), now_ms=3000)
+        assert [row["name"] for row in egress.listed(db, ROW.sandbox or "", limit=10)] == ["a.example"]
+
+
+def test_bytes_beyond_all_measure_are_no_error() -> None:
+    with memory() as db:
+        sandboxes.add(db, box(1, owner="ann"))
+        sandboxes.move(db, box(1).id, Event.CLAIM, now_ms=1)
+        sandboxes.move(db, box(1).id, Event.READY, now_ms=1)
+        for number in range(1, 1026):
+            egress.add(db, "1.1", [replace(ROW, number=number, up=1 << 53)], set(), now_ms=3000)
+        assert usage.totals(db, "ann", now_ms=1)[0].egress_bytes == 1 << 53
+
+
 def test_rows_of_another_proxy_and_of_the_host_itself_are_others() -> None:
     with memory() as db:
         sandboxes.add(db, box(1))

@@ -1,5 +1,6 @@
 """What passes between a guest and the host, seen from both ends of a real tap."""
 
+import contextlib
 import errno
 import select
 import socket
@@ -75,6 +76,32 @@ def test_a_flood_of_the_guest_is_answered_only_up_to_the_limit(pair: Pair) -> No
     answered = len(pair.guest.waiting_packets())
     assert 500 <= answered < 950
     assert pair.counted("refused") > 0
+
+
+def test_last_words_of_the_guests_server_are_answered_only_up_to_the_limit(pair: Pair) -> None:
+    answered = 0
+    for _ in range(1000):
+        pair.guest.send_tcp(HOST_ADDRESS, 5555, ACK, source_port=1024)
+        answered += len(pair.guest.waiting_packets())
+    assert 100 <= answered < 900
+
+
+async def test_a_flood_of_questions_reaches_the_proxy_only_up_to_the_limit(pair: Pair) -> None:
+    """Also when its first ones were answered: then the kernel takes the rest for a conversation."""
+    sockets = await pair.slots.proxy_sockets(pair.slot)
+    came = 0
+    try:
+        pair.guest.send_udp(ELSEWHERE, 53)
+        _, whence = sockets.names_udp.recvfrom(100)
+        sockets.names_udp.sendto(b"answer", whence)
+        for _ in range(5000):
+            pair.guest.send_udp(ELSEWHERE, 53)
+            came += select.select([sockets.names_udp], [], [], 0) != ([], [], [])
+            with contextlib.suppress(BlockingIOError):
+                sockets.names_udp.recv(100)
+    finally:
+        sockets.close()
+    assert 300 <= came < 4000
 
 
 def neighbour_solicitation() -> bytes:
