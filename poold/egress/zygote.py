@@ -12,6 +12,7 @@ import ctypes
 import gc
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -40,8 +41,11 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     while True:
-        asked, fds, _, _ = socket.recv_fds(poold, REQUEST_BYTES, len(SOCKETS))
-        if not asked:
+        try:
+            asked, fds, _, _ = socket.recv_fds(poold, REQUEST_BYTES, len(SOCKETS))
+        except ConnectionResetError:  # it was killed, and had not read our last answer
+            return
+        if not asked or _has_left(poold):
             return
         pid = os.fork()
         if pid == 0:
@@ -50,6 +54,13 @@ def main() -> None:
         for fd in fds:
             os.close(fd)
         poold.send(orjson.dumps({"pid": pid}))
+
+
+def _has_left(poold: socket.socket) -> bool:
+    """Whether poold is gone. What it asked for last is nobody's wish: its successor may have swept already."""
+    poll = select.poll()
+    poll.register(poold, 0)
+    return bool(poll.poll(0))
 
 
 def _become(asked: dict[str, Any], fds: list[int]) -> None:

@@ -22,7 +22,7 @@ from poold.net import Slots, open_slots
 from tests.unit.net.fake_guest import UDP, FakeGuest, fake_guest
 
 LIMIT_S = 15.0
-BASE_UID = 205_000
+BASE_UID = 205_000 + os.getpid() % 20_000  # other tests may run on this host at the same time
 OPEN = Policy(levels=(Level("host", is_open=True), Level("sandbox", hosts=(HostRule("a.example"),))))
 
 

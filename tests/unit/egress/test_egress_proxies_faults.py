@@ -5,6 +5,9 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -247,6 +250,21 @@ async def test_a_start_that_is_cancelled_under_a_hung_zygote_spoils_no_other(
         proxy = await home.start(slot)
         assert processes_of(slot.uid) == [proxy._pid]
         await home.end(proxy)
+
+
+def test_a_zygote_whose_poold_was_killed_makes_no_proxy_that_nobody_sweeps(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made = tmp_path / "made"
+    made.touch()
+    with ours, theirs, made.open() as file:
+        # It is still starting when this is asked for, and poold is gone when it has started.
+        socket.send_fds(ours, [b'{"slot": 0, "uid": 1}'], [file.fileno()])
+        argv = [sys.executable, "-m", "poold.egress.zygote", str(theirs.fileno()), str(tmp_path)]
+        zygote = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE)
+        theirs.close()
+        ours.close()
+        _, said = zygote.communicate(timeout=LIMIT_S)
+    assert (zygote.returncode, said) == (0, b"")
 
 
 @needs_root
