@@ -52,7 +52,7 @@ async def test_a_slot_that_could_not_be_made_new_is_given_back_later(
         give_back = host.slots.give_back
 
         async def fail(slot: Slot) -> None:
-            raise NetError("making", f"slot {slot.index}")
+            raise NetError("making", f"slot {slot.number}")
 
         monkeypatch.setattr(host.slots, "give_back", fail)
         assert (await host.ask("DELETE", f"/v1/sandboxes/{sandbox}")).status == 500
