@@ -38,8 +38,10 @@ def internet(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="session")
-def host(world: World, internet: Internet) -> Iterator[Host]:
-    """A poold whose way out is the test's internet and nothing else."""
+def host(world: World, internet: Internet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A poold whose way out is the test's internet and nothing else. Its pip is set up for a mirror of its own."""
+    settings = tmp_path_factory.mktemp("host") / "pip.conf"
+    settings.write_text("[global]\nindex-url = https://someone:secret@mirror.example.com/simple\n")
     with open_host(
         pool=f"{IMAGE}=2-4",
         prefix=world.host.inside([]),
@@ -48,6 +50,7 @@ def host(world: World, internet: Internet) -> Iterator[Host]:
         POOLD_SLOTS=str(SLOTS),
         POOLD_BASE_UID=str(BASE_UID),
         POOLD_GUEST_CA=str(internet.certificates.ca),
+        PIP_CONFIG_FILE=str(settings),
     ) as host:
         host.wait_until_warm()
         yield host

@@ -24,6 +24,7 @@ class Goods:
 def make_goods(site: Path) -> Goods:
     """Fill the folder of a web server; see `open_web`."""
     _make_wheel(site / "pip.example.com" / "simple" / NAME)
+    (site / "mirror.example.com").symlink_to("pip.example.com")
     _make_debian(site / "apt.example.com" / "debian")
     return Goods(hashlib.sha256(CONTENT).hexdigest(), _make_repository(site / "git" / "sample.git"))
 

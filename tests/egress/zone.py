@@ -30,6 +30,7 @@ ADDRESSES: dict[str, tuple[str, ...]] = {
     "other.example.com": (OTHER,),
     "six.example.com": (WEB_6,),
     "pip.example.com": ("93.184.215.20",),
+    "mirror.example.com": ("10.0.0.5",),  # of the host's own network
     "git.example.com": ("93.184.215.21",),
     "apt.example.com": ("93.184.215.22",),
     "ws.example.com": (SOCKETS,),
