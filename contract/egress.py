@@ -48,7 +48,7 @@ class Row:
             name=_text(told, "name"),
             address=_text(told, "address"),
             port=_number_or_none(told, "port"),
-            rule=_text(told, "rule"),
+            rule=_text(_clipped(told, "rule"), "rule"),
             why=_text(told, "why"),
             up=_number(told, "up"),
             down=_number(told, "down"),
@@ -83,7 +83,7 @@ class Open:
             name=_text(told, "name"),
             address=_text(told, "address"),
             port=_number_or_none(told, "port"),
-            rule=_text(told, "rule"),
+            rule=_text(_clipped(told, "rule"), "rule"),
         )
 
     def view(self) -> dict[str, Any]:
@@ -139,6 +139,12 @@ def _text(told: Mapping[str, Any], name: str) -> str | None:
     if value is not None and (not isinstance(value, str) or len(value) > MAX_TEXT or not value.isprintable()):
         raise ValueError(f"{name} is {value!r:.80}")
     return value
+
+
+def _clipped(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A rule with many paths is longer than anybody wants to read."""
+    value = told.get(name)
+    return told if not isinstance(value, str) or len(value) <= MAX_TEXT else {name: f"{value[: MAX_TEXT - 1]}…"}
 
 
 def _one_of(told: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:

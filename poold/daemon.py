@@ -75,7 +75,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
     async with (
         _opened(config, metrics) as ledger,
         _ground(config, ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
-        _proxies(config, ground, Connections(ledger, metrics, sources.now_ms), sources, todo.slots) as proxies,
+        _proxies(config, ground, Connections(ledger, metrics, sources.now_ms), sources) as proxies,
     ):
         watch = Watch(config.state_dir, metrics, _thresholds(config))
         pool = Pool(
@@ -116,7 +116,7 @@ async def stop_all(config: Config, sources: Sources) -> None:
     async with (
         _opened(config, metrics) as ledger,
         _ground(config, ledger, sources, ends=True) as (ground, todo, _),
-        _proxies(config, ground, Connections(ledger, metrics, sources.now_ms), sources, ()),
+        _proxies(config, ground, Connections(ledger, metrics, sources.now_ms), sources),
     ):
         for action in todo.adopt:
             log.info("stopping", extra={"sandbox": action.sandbox.id})
@@ -212,7 +212,7 @@ async def _slots(config: Config, ground: Ground, keep: Collection[int]) -> Async
 
 @contextlib.asynccontextmanager
 async def _proxies(
-    config: Config, ground: Ground, told: Connections, sources: Sources, keep: Collection[int]
+    config: Config, ground: Ground, told: Connections, sources: Sources
 ) -> AsyncIterator[Proxies | None]:
     """The proxies of machines, cleared of those whose machine is not taken over. None where nothing is isolated."""
     if not ground.engine.isolates:
@@ -227,7 +227,8 @@ async def _proxies(
         environ=config.egress.clients,
     )
     async with proxies.running():
-        await proxies.sweep(keep)
+        # What was to be kept may not be there any more: then its proxy guards nothing.
+        await proxies.sweep({slot.number for slot in ground.network().taken})
         yield proxies
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from poold.egress.traces import short
 from poold.errors import NetError
 
 VERSION = 1  # of what is said here; a proxy may be older than we are
@@ -30,13 +31,14 @@ class Channel:
     @classmethod
     async def open(cls, path: Path) -> "Channel":
         """Raises `OSError` if nobody is there."""
-        reader, writer = await asyncio.open_unix_connection(str(path))
+        with short(path) as name:
+            reader, writer = await asyncio.open_unix_connection(name)
         return cls(reader, writer, path.stem)
 
     async def first(self) -> Message:
-        """The first that it tells: who it is."""
+        """The first that it tells: who it is. Raises `OSError` or `ValueError` as well."""
         if await self._read():
-            hello: Message = orjson.loads(self._lines.pop(0))
+            hello = _read(self._lines.pop(0))
             if hello.get("told") == "hello":
                 return hello
         raise NetError("reach", f"the proxy of slot {self._who}", hint="it does not say who it is")
@@ -45,18 +47,12 @@ class Channel:
         """What it tells, until it hangs up: as much at once as has come. Raises `ValueError` if it makes no sense."""
         try:
             while await self._read():
-                batch = [orjson.loads(line) for line in self._lines]
+                batch = [_read(line) for line in self._lines]
                 self._lines.clear()
                 self._answer(batch)
                 yield batch
         finally:
             self._fail()
-
-    async def farewell(self) -> None:
-        """Have it end, and read until it has hung up. What it tells meanwhile is lost."""
-        await self.say({"do": "end"})
-        async for _ in self.told():
-            pass
 
     async def _read(self) -> bool:
         """Read until there is a line at least. False if it has hung up."""
@@ -89,7 +85,7 @@ class Channel:
                 self._asked.remove(entry)
 
     def close(self) -> None:
-        self._writer.close()
+        self._writer.transport.abort()  # who does not read must not keep us waiting
         self._fail()
 
     def _answer(self, batch: list[Message]) -> None:
@@ -101,3 +97,10 @@ class Channel:
         for _, answered in self._asked:
             if not answered.done():
                 answered.set_exception(NetError("tell", f"the proxy of slot {self._who}", hint="it has hung up"))
+
+
+def _read(line: bytes) -> Message:
+    message = orjson.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError(f"no message: {line[:80]!r}")
+    return message

@@ -47,7 +47,6 @@ class Zygote:
             try:
                 return await finish(asyncio.to_thread(self._fork, asked, passed), undo=_kill)
             except (OSError, ValueError) as error:
-                await finish(asyncio.to_thread(self.close))
                 raise NetError("start", f"the proxy of slot {slot.number}", hint=str(error)) from error
 
     def close(self) -> None:
@@ -63,12 +62,11 @@ class Zygote:
         if self._line is None or self._process is None or self._process.poll() is not None:
             self.close()
             self._line = self._start()
-        socket.send_fds(self._line, [asked], [each.fileno() for each in passed])
-        answer = self._line.recv(4096)
-        if not answer:
-            raise OSError("the process that starts proxies has ended; its last words are in poold's log")
-        pid: int = orjson.loads(answer)["pid"]
-        return pid
+        try:
+            return _ask(self._line, asked, passed)
+        except BaseException:
+            self.close()  # here, also if nobody waits for us any more: a late answer must not become the next one's
+            raise
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -82,6 +80,15 @@ class Zygote:
                 start_new_session=True,  # a terminal's control-c is for poold
             )
         return ours
+
+
+def _ask(line: socket.socket, asked: bytes, passed: list[socket.socket]) -> int:
+    socket.send_fds(line, [asked], [each.fileno() for each in passed])
+    answer = line.recv(4096)
+    if not answer:
+        raise OSError("the process that starts proxies has ended; its last words are in poold's log")
+    pid: int = orjson.loads(answer)["pid"]
+    return pid
 
 
 def _kill(pid: int) -> None:

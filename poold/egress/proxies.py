@@ -8,18 +8,18 @@ reaches nothing.
 import asyncio
 import contextlib
 import logging
-import os
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 from contract.egress import Open, Row, Waiting
 from contract.errors import WarrenError
 from poold import processes
-from poold.egress.channel import VERSION, Channel
-from poold.egress.forks import UID_OFFSET, Zygote, user_of
+from poold.egress import leftovers
+from poold.egress.channel import VERSION, Channel, Message
+from poold.egress.forks import Zygote, user_of
 from poold.egress.policy import Policy
+from poold.egress.traces import end_all_of, listening, name_of
 from poold.errors import NetError
 from poold.lifetimes import finish
 from poold.slots import ProxySockets, Slot
@@ -32,6 +32,10 @@ END_LIMIT_S = 2.0  # to send what is left
 AGAIN_AFTER_S = 0.05
 AGAIN_AT_MOST_S = 5.0
 WRITE_AGAIN_S = 1.0  # what could not be written down, on a full disk for example
+# More than a proxy ever has. One that its guest has taken over must not fill our memory.
+MAX_UNWRITTEN = 50_000
+MAX_OPENS = 20_000
+MAX_NUMBER = 1 << 53
 
 SocketsIn = Callable[[Slot], Awaitable[ProxySockets]]
 Rows = asyncio.Queue[list[Row] | None]  # to be written down; None: there are no more
@@ -50,30 +54,37 @@ class Told:
 class Proxy:
     """The proxy of one machine. It denies everything until it is told something else."""
 
-    def __init__(self, home: "Proxies", slot: Slot) -> None:
+    def __init__(self, home: "Proxies", slot: Slot, sandbox: str | None = None) -> None:
         self._home = home
         self.slot = slot
         self.opens: dict[int, Open] = {}
-        self.sandbox: str | None = None
+        self.sandbox = sandbox
         self._policy = Policy()
         self._number = 0  # of the last rule
         self._channel: Channel | None = None
         self._pid = 0
-        self._tasks: list[asyncio.Task[None]] = []  # one that listens, one that has rows written down
+        self._listening: set[asyncio.Task[None]] = set()  # one that listens, one that has rows written down
+        self._mending: set[asyncio.Task[None]] = set()  # who tries to start another
+        self._unwritten = 0  # rows
         self._is_ending = False
 
     async def rule(self, sandbox: str | None, policy: Policy) -> None:
         """From now on the guest is `sandbox`'s, and reaches what `policy` allows. It is in force when this returns.
 
-        If the proxy cannot be told, it is started again, with this policy.
+        If the proxy cannot be told, it is started again, with this policy. If that fails, too, this raises: the guest
+        reaches nothing then, until another try of our own succeeds.
         """
         self.sandbox, self._policy = sandbox, policy
-        self._number += 1
+        channel = self._channel
         try:
             await self._tell_rule()
         except NetError as error:
             log.error("a proxy cannot be told", extra={"slot": self.slot.number, "why": str(error)})
-            await self._replace()
+            try:
+                await self._replace(channel)
+            except WarrenError:
+                self._spawn(self._mending, self._mend(None))
+                raise
 
     async def end(self) -> None:
         """It is gone, with its connections. Succeeds if it was."""
@@ -81,6 +92,7 @@ class Proxy:
         await finish(self._end())
 
     async def _tell_rule(self) -> None:
+        self._number += 1
         channel, number = self._channel, self._number
         if channel is None:
             raise NetError("reach", f"the proxy of slot {self.slot.number}", hint="it is not there")
@@ -94,7 +106,7 @@ class Proxy:
     # How it begins and ends.
 
     async def begin(self) -> None:
-        """Start a process, and listen to it. If this raises or is cancelled, there is none."""
+        """Start a process, and listen to it. If this raises or is cancelled, there is none. Raises `HostFault`."""
         try:
             await self._start()
         except BaseException:
@@ -105,7 +117,9 @@ class Proxy:
         """Listen to the process that a former daemon started for this slot, if there is one."""
         try:
             await self._connect()
-        except (NetError, OSError):
+        except NetError as error:
+            told = {"slot": self.slot.number, "why": str(error)}
+            log.warning("the proxy of a former daemon is not taken over", extra=told)
             return False
         self._listen()
         return True
@@ -114,8 +128,8 @@ class Proxy:
         path = self._home.path_of(self.slot)
         sockets = await self._home.sockets_in(self.slot)
         try:
-            with _listening(path, user_of(self.slot)) as control:
-                self._pid = await self._home.zygote.fork(self.slot, sockets, control)
+            with listening(path, user_of(self.slot)) as control:
+                await self._home.zygote.fork(self.slot, sockets, control)
         finally:
             sockets.close()
         await self._connect()
@@ -123,134 +137,157 @@ class Proxy:
 
     async def _connect(self) -> None:
         """Reach the process by its file, and hear who it is."""
-        path = self._home.path_of(self.slot)
+        who = f"the proxy of slot {self.slot.number}"
         try:
             async with asyncio.timeout(HELLO_LIMIT_S):
-                channel = await Channel.open(path)
+                channel = await Channel.open(self._home.path_of(self.slot))
                 try:
                     hello = await channel.first()
                 except BaseException:
                     channel.close()
                     raise
         except TimeoutError as error:
-            raise NetError("reach", f"the proxy of slot {self.slot.number}", hint="it says nothing") from error
-        pid = hello.get("pid")
-        is_known = hello.get("version") == VERSION and hello.get("slot") == self.slot.number
-        if not isinstance(pid, int) or not is_known or not self._is_ours(pid):
+            raise NetError("reach", who, hint="it says nothing") from error
+        except (OSError, ValueError) as error:  # it ended at once, or is none of ours
+            raise NetError("reach", who, hint=str(error)) from error
+        pid, number = hello.get("pid"), hello.get("number")
+        if not self._is_ours(hello) or type(pid) is not int or type(number) is not int or number > MAX_NUMBER:
             channel.close()
-            hint = f"another answers there: {hello!r:.100}"
-            raise NetError("reach", f"the proxy of slot {self.slot.number}", hint=hint)
-        self._pid, self._channel = pid, channel
-        self.opens.clear()
-        number = hello.get("number")
-        self._number = max(self._number, number if isinstance(number, int) else 0)
+            raise NetError("reach", who, hint=f"another answers there: {hello!r:.100}")
+        self._pid, self._channel, self.opens = pid, channel, {}
+        self._number = max(self._number, number)
 
-    def _is_ours(self, pid: int) -> bool:
+    def _is_ours(self, hello: Message) -> bool:
         """What a proxy says of itself may come from its guest in the end: only processes of its user are ended."""
-        return processes.owner(pid) == user_of(self.slot)
+        is_known = hello.get("version") == VERSION and hello.get("slot") == self.slot.number
+        pid = hello.get("pid")
+        is_its_user = type(pid) is int and processes.owner(pid) == user_of(self.slot)
+        return is_known and is_its_user and hello.get("sandbox") in (None, self.sandbox)
 
     def _listen(self) -> None:
         channel = self._channel
         assert channel is not None  # noqa: S101 — `_connect` made it
-        name = f"{self._pid}.{_started(self._pid)}"
         rows: Rows = asyncio.Queue()
-        self._tasks = [
-            self._home.spawn(self._hear(name, channel, rows)),
-            self._home.spawn(self._write(name, channel, rows)),
-        ]
+        self._spawn(self._listening, self._hear(channel, self.opens, rows))
+        self._spawn(self._listening, self._write(name_of(self._pid), channel, rows))
 
-    async def _hear(self, name: str, channel: Channel, rows: Rows) -> None:
+    def _spawn(self, among: "set[asyncio.Task[None]]", work: Coroutine[Any, Any, None]) -> None:
+        task = self._home.spawn(work)
+        among.add(task)
+        task.add_done_callback(among.discard)
+
+    async def _hear(self, channel: Channel, opens: dict[int, Open], rows: Rows) -> None:
         """Take what the proxy tells until it ends; then begin another, unless it was to end."""
         try:
             async for batch in channel.told():
-                if told := self._take(batch):
+                if told := self._take(batch, opens):
                     rows.put_nowait(told)
         except (OSError, ValueError, NetError) as error:
             log.warning("listening to a proxy failed", extra={"slot": self.slot.number, "why": str(error)})
+        channel.close()
+        if opens:  # they ended with it, or will: nobody listens any more
+            rows.put_nowait([each.cut(self._home.now_ms()) for each in opens.values()])
+            opens.clear()
         rows.put_nowait(None)
         if not self._is_ending and self._channel is channel:
-            await self._again(name)
+            log.error("a proxy ended, starting another", extra={"slot": self.slot.number, "sandbox": self.sandbox})
+            self._spawn(self._mending, self._mend(channel))
 
-    def _take(self, batch: list[Mapping[str, Any]]) -> list[Row]:
+    def _take(self, batch: list[Message], opens: dict[int, Open]) -> list[Row]:
+        """Raises `ValueError` for what no proxy of ours says."""
         rows = []
         for told in batch:
             match told.get("told"):
                 case "row":
                     row = Row.read(told)
+                    self._must_be_its_own(row.sandbox)
                     rows.append(row)
                     if row.id is not None:
-                        self.opens.pop(row.id, None)
+                        opens.pop(row.id, None)
                 case "open":
                     opened = Open.read(told)
-                    self.opens[opened.id] = opened
+                    self._must_be_its_own(opened.sandbox)
+                    opens[opened.id] = opened
                 case "waiting":
                     self._home.told.waits(Waiting.read(told, self.sandbox))
+        if self._unwritten + len(rows) > MAX_UNWRITTEN or len(opens) > MAX_OPENS:
+            raise ValueError("it tells more than there can be")
+        self._unwritten += len(rows)
         return rows
+
+    def _must_be_its_own(self, sandbox: str | None) -> None:
+        """A proxy that its guest has taken over must not write into the books of others."""
+        if sandbox not in (None, self.sandbox):
+            raise ValueError(f"it tells of {sandbox!r:.80}, and is {self.sandbox}'s")
 
     async def _write(self, name: str, channel: Channel, rows: Rows) -> None:
         """Have rows written down, and tell the proxy. It keeps those that nobody took, and sends only so many more."""
         while (taken := await rows.get()) is not None:
             await self._home.written(name, taken)
+            self._unwritten -= sum(row.number > 0 for row in taken)
             with contextlib.suppress(NetError):  # it ended: those rows are not told again
                 await channel.say({"do": "taken", "number": taken[-1].number})
 
-    async def _again(self, name: str) -> None:
-        """It ended, and nobody asked it to: another takes its place, under the same rules."""
-        log.error("a proxy ended, starting another", extra={"slot": self.slot.number, "sandbox": self.sandbox})
-        cut = [each.cut(self._home.now_ms()) for each in self.opens.values()]
-        self.opens.clear()
-        if cut:
-            await self._home.written(name, cut)
+    async def _mend(self, broken: Channel | None) -> None:
+        """Another takes its place, under the same rules, however long that takes."""
         wait_s = AGAIN_AFTER_S
         while not self._is_ending:
             try:
-                await self._replace()
-            except NetError as error:
+                await self._replace(broken)
+            except WarrenError as error:
                 log.error("no proxy", extra={"slot": self.slot.number, "why": str(error)})
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, AGAIN_AT_MOST_S)
             else:
                 return
 
-    async def _replace(self) -> None:
-        """Another process in the place of the one that is there, if one is, under the same rules."""
+    async def _replace(self, broken: Channel | None) -> None:
+        """Another process in the place of the one that `broken` led to, under the rules of now.
+
+        If that was replaced meanwhile, its successor is told. If this raises, there is none.
+        """
         async with self._home.turn_of(self.slot):
             if self._is_ending:
                 return
-            await finish(self._kill())
-            await self._start()
-            self._number += 1
-            await self._tell_rule()
+            try:
+                if self._channel is None or self._channel is broken:
+                    await finish(self._kill())
+                    await self._start()
+                await self._tell_rule()
+            except WarrenError:
+                await finish(self._kill())
+                raise
 
     async def _end(self) -> None:
-        with contextlib.suppress(TimeoutError, NetError, OSError):
+        with contextlib.suppress(TimeoutError, NetError):
             async with asyncio.timeout(END_LIMIT_S):
                 await self._farewell()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await _over(self._mending)
         async with self._home.turn_of(self.slot):
             await self._kill()
+        if self._listening:  # whoever was killed left connections to be written down
+            await asyncio.wait(set(self._listening), timeout=END_LIMIT_S)
+        await _over(self._listening)
         self._home.path_of(self.slot).unlink(missing_ok=True)
 
     async def _farewell(self) -> None:
         """Have it end, and what it tells last be written down."""
-        if self._channel is not None and self._tasks:
+        if self._channel is not None and self._listening:
             await self._channel.ask({"do": "end"}, lambda told: told.get("told") == "ended")
-            await asyncio.wait(self._tasks)
+            if self._listening:
+                await asyncio.wait(set(self._listening))
 
     async def _kill(self) -> None:
         """No process of the slot's proxy is left, also none whose start was cut short."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
-        await _end_all_of(user_of(self.slot))
+        await end_all_of(user_of(self.slot))
 
     def let_go(self) -> None:
         """Listen no longer: it goes on without us."""
         self._is_ending = True
-        for task in self._tasks:
+        for task in (*self._listening, *self._mending):
             task.cancel()
         if self._channel is not None:
             self._channel.close()
@@ -303,11 +340,12 @@ class Proxies:
         self._all.add(proxy)
         return proxy
 
-    async def adopt(self, slot: Slot) -> Proxy:
-        """The proxy that a former daemon left in this slot, or a new one."""
-        proxy = Proxy(self, slot)
+    async def adopt(self, slot: Slot, sandbox: str) -> Proxy:
+        """The proxy that a former daemon left in this slot for `sandbox`, or a new one."""
+        proxy = Proxy(self, slot, sandbox)
         if not await proxy.take_over():
-            await self._end_left(self.path_of(slot))  # it may be there and say nothing, or speak another language
+            await leftovers.end(self.path_of(slot), self.written)  # it may say nothing, or speak another language
+            await end_all_of(user_of(slot))  # or have lost its file
             await proxy.begin()
         self._all.add(proxy)
         return proxy
@@ -319,20 +357,7 @@ class Proxies:
 
     async def sweep(self, keep: Collection[int]) -> None:
         """End every proxy that a former daemon left in a slot that is not to be kept, also one that does not answer."""
-        for path in await asyncio.to_thread(lambda: sorted(self._folder.glob("*.sock"))):
-            if path.stem.isdecimal() and int(path.stem) not in keep:
-                await self._end_left(path)
-
-    async def _end_left(self, path: Path) -> None:
-        try:
-            async with asyncio.timeout(END_LIMIT_S):
-                with contextlib.closing(await Channel.open(path)) as channel:
-                    await channel.farewell()
-        except (TimeoutError, OSError, NetError, ValueError) as error:
-            log.info("a proxy of a former daemon says nothing", extra={"path": str(path), "why": str(error)})
-        with contextlib.suppress(FileNotFoundError):
-            await _end_all_of((await asyncio.to_thread(path.stat)).st_uid)
-        await asyncio.to_thread(path.unlink, missing_ok=True)
+        await leftovers.sweep(self._folder, keep, self.written)
 
     async def written(self, name: str, rows: list[Row]) -> None:
         """Return when the rows are written down, however long that takes."""
@@ -345,7 +370,7 @@ class Proxies:
             else:
                 return
 
-    def spawn(self, work: Any) -> "asyncio.Task[None]":
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return self._tasks.create_task(work)
 
     def turn_of(self, slot: Slot) -> asyncio.Lock:
@@ -356,26 +381,9 @@ class Proxies:
         return self._folder / f"{slot.number}.sock"
 
 
-@contextlib.contextmanager
-def _listening(path: Path, uid: int) -> Iterator[socket.socket]:
-    """The file by which a proxy is reached. It is that of the proxy's user, which says later whose it was."""
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as control:
-        control.bind(str(path))
-        os.chown(path, uid, uid)
-        control.listen(4)
-        yield control
-
-
-async def _end_all_of(uid: int) -> None:
-    """Nobody runs as `uid` any more, if that is a proxy's user."""
-    if uid >= UID_OFFSET:
-        for pid in await asyncio.to_thread(processes.of_user, uid):
-            await processes.end(pid)
-
-
-def _started(pid: int) -> str:
-    """When the process began, in the kernel's own count: no other has had this number then."""
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return "0"
+async def _over(tasks: "set[asyncio.Task[None]]") -> None:
+    """None of these goes on."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(set(tasks))

@@ -1,5 +1,6 @@
 """Connections of sandboxes: a row of the audit each, and what their proxies have told so far."""
 
+import contextlib
 import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -63,7 +64,8 @@ def _add(db: sqlite3.Connection, sandbox_id: str, row: Row, *, is_told: bool) ->
     )
     audit.add(db, entry)
     if row.up:
-        usage.add_egress(db, sandbox_id, row.up)
+        with contextlib.suppress(NotFound):  # it has not begun to run, and may never: a creation can fail
+            usage.add_egress(db, sandbox_id, row.up)
     if is_told:
         what = {name: view[name] for name in ("name", "address", "port", "via", "why", "times")}
         sandboxes.tell(db, sandbox_id, f"egress_{row.verdict}", what, at_ms=row.at_ms)

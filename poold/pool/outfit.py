@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from poold.errors import GuestError, GuestRefused
 from poold.link import Guest
 
 HOMES = {"/home/user/": "user"}  # files below belong to them, all others to root
@@ -33,6 +34,11 @@ class Outfit:
         return {} if self.ca_pem is None else {"ca_pem": self.ca_pem}
 
     async def put_on(self, guest: Guest) -> None:
+        """Raises `GuestError`, also if the guest takes one of the files not: that is no fault of who asks for it."""
         for path, content in self.files.items():
             user = next((name for home, name in HOMES.items() if path.startswith(home)), "root")
-            await guest.call("POST", "/files/write", {"path": path, "content": content, "mode": "0644", "user": user})
+            file = {"path": path, "content": content, "mode": "0644", "user": user}
+            try:
+                await guest.call("POST", "/files/write", file)
+            except GuestRefused as error:
+                raise GuestError(f"the guest does not take {path}, a setting of this host: {error.message}") from error

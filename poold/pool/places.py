@@ -95,10 +95,10 @@ class Places:
         if self._proxies is not None and place.proxy is None:
             place.proxy = await self._proxies.start(place.slot)
 
-    async def guard_again(self, place: Place) -> None:
-        """As `guard`, for a machine that runs: the proxy that a former daemon left goes on."""
+    async def guard_again(self, place: Place, sandbox: str) -> None:
+        """As `guard`, for the machine of `sandbox`, which runs: the proxy that a former daemon left goes on."""
         if self._proxies is not None:
-            place.proxy = await self._proxies.adopt(place.slot)
+            place.proxy = await self._proxies.adopt(place.slot, sandbox)
 
     async def give_back(self, place: Place) -> None:
         """The place may be taken again: its machine is gone. Succeeds if it is free; a failure can be repeated."""

@@ -138,7 +138,7 @@ class Pool:
         """Take over the place's machine and its proxy, which a former daemon started."""
         place.machine = await self.engine.adopt(place.machine_id, place.slot)
         place.guest = self._guest(place.machine)
-        await self.places.guard_again(place)
+        await self.places.guard_again(place, rule[0])
         await place.tell(rule)
         await self.engine.resume(place.machine)
         return place.guest

@@ -31,14 +31,19 @@ class Connections(Told):
         self._minutes: dict[str, tuple[int, int]] = {}  # by sandbox: which minute, and how many events in it
 
     async def wrote(self, proxy: str, rows: list[Row]) -> None:
+        told = {place for place, row in enumerate(rows) if row.verdict == "refused" and self._is_news(_key(row))}
+        try:
+            await self._ledger.write(
+                partial(egress.add, proxy=proxy, rows=rows, told=told, now_ms=self._now_ms()), durable=False
+            )
+        except BaseException:  # it is tried again, and is news then
+            for place in told:
+                self._untell(_key(rows[place]))
+            raise
         for row in rows:
             self._metrics.egress_connections_total.add(row.times, verdict=row.verdict, via=row.via)
             self._metrics.egress_bytes_total.add(row.up, way="up")
             self._metrics.egress_bytes_total.add(row.down, way="down")
-        told = {place for place, row in enumerate(rows) if row.verdict == "refused" and self._is_news(_key(row))}
-        await self._ledger.write(
-            partial(egress.add, proxy=proxy, rows=rows, told=told, now_ms=self._now_ms()), durable=False
-        )
 
     def waits(self, waiting: Waiting) -> None:
         key = (waiting.sandbox, waiting.name, waiting.address, waiting.port, "waiting")
@@ -73,6 +78,13 @@ class Connections(Told):
         while len(self._told) > KNOWN:
             self._told.popitem(last=False)
         return True
+
+    def _untell(self, key: Key) -> None:
+        """What was news has not been told after all."""
+        self._told.pop(key, None)
+        if key[0] in self._minutes:
+            minute, count = self._minutes[key[0]]
+            self._minutes[key[0]] = minute, count - 1
 
 
 def _key(row: Row) -> Key:

@@ -150,7 +150,7 @@ async def test_a_proxy_outlives_its_daemon_and_tells_the_next_what_it_missed(tmp
             assert address_in(await asyncio.to_thread(ask, guest, "a.example")) is not None
             assert address_in(await asyncio.to_thread(ask, guest, "missed.example")) is None
             async with open_proxies(tmp_path, slots, book) as proxies:
-                proxy = await proxies.adopt(slot)
+                proxy = await proxies.adopt(slot, "sb-1")
                 assert processes_of(slot.uid) == [pid]
                 await book.until(lambda: [row.name for row in book.rows] == ["missed.example"])
                 assert book.rows[0].sandbox == "sb-1"

@@ -51,6 +51,15 @@ def test_a_row_is_kept_once_however_often_it_is_told() -> None:
         assert audit.verify(db).ok
 
 
+def test_bytes_of_a_sandbox_that_never_came_to_run_keep_no_row_from_being_written() -> None:
+    with memory() as db:
+        sandboxes.add(db, box(1, owner="ann"))
+        sandboxes.move(db, box(1).id, Event.CLAIM, now_ms=1)
+        sandboxes.move(db, box(1).id, Event.FAIL, now_ms=1, reason="its creation failed")
+        egress.add(db, "1.1", [ROW, refused(2)], set(), now_ms=3000)
+        assert [row["up"] for row in egress.listed(db, ROW.sandbox or "", limit=10)] == [10, 0]
+
+
 def test_rows_of_another_proxy_and_of_the_host_itself_are_others() -> None:
     with memory() as db:
         sandboxes.add(db, box(1))
