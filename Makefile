@@ -9,10 +9,10 @@ STAMPS := build/stamps
 RUN_PACKAGES := qemu-system-x86 libnftables1 iproute2 util-linux e2fsprogs procps curl
 BUILD_PACKAGES := python3 python3-venv mmdebstrap lz4 ca-certificates
 TEST_PACKAGES := nftables tmux git mount busybox-static chromium
-BENCH_PACKAGES := crun bubblewrap nginx-light wrk
+BENCH_PACKAGES := crun bubblewrap nginx-light wrk squid
 
-.PHONY: help up down images test test-unit test-faults test-fuzz check lint types contracts lock clean \
-	bench-create bench-density bench-slots bench-ledger bench-pause bench-deaths bench-gateway bench-packages
+.PHONY: help up down images test test-unit test-faults test-fuzz test-egress check lint types contracts lock clean \
+	bench-create bench-density bench-slots bench-ledger bench-pause bench-deaths bench-gateway bench-egress bench-packages
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ test-faults: images  ## poold killed 200 times at random moments, under clients 
 test-fuzz: images  ## whatever the API's document allows and forbids, asked of a real gateway for 5 minutes
 	@WARREN_FUZZ_S=$${WARREN_FUZZ_S:-300} $(PY) -m pytest -s tests/fuzz
 
+test-egress: images  ## attempts to get out, 200 warm claims, real clients: all in a world of their own (10 minutes)
+	@WARREN_EGRESS_CLAIMS=$${WARREN_EGRESS_CLAIMS:-200} $(PY) -m pytest tests/egress
+
 check: lint types contracts test  ## what a review asks for: lint, types, contracts, tests
 
 lint: .venv/.installed  ## ruff
@@ -72,8 +75,9 @@ contracts: .venv/.installed  ## who may import whom
 	@PYTHONPATH=guest .venv/bin/lint-imports
 
 bench-packages: .venv/.installed
-	@bash -c 'for p in $(BENCH_PACKAGES); do dpkg-query -W $$p >/dev/null 2>&1 || need=1; done; \
-	  if [ -n "$$need" ]; then apt-get install -yq --no-install-recommends $(BENCH_PACKAGES) >build/apt.log 2>&1; fi'
+	@bash -c 'for p in $(BENCH_PACKAGES); do dpkg-query -W $$p >/dev/null 2>&1 || need+=" $$p"; done; \
+	  if [ -n "$$need" ]; then apt-get install -yq --no-install-recommends $(BENCH_PACKAGES) >build/apt.log 2>&1; fi; \
+	  if [[ "$$need" == *squid* ]]; then systemctl disable -q --now squid 2>/dev/null || true; fi'
 
 bench-create: images bench-packages  ## cold boot, restore and warm claim beside crun and bwrap
 	@$(PY) -m tests.bench.bench_create
@@ -95,6 +99,9 @@ bench-deaths: images  ## how soon a killed machine is known to be dead
 
 bench-gateway: bench-packages  ## the gateway beside nginx: requests, bodies, events, WebSockets
 	@$(PY) -m tests.bench.bench_gateway
+
+bench-egress: bench-packages  ## a machine's proxy beside a cable and beside squid: MB/s, connections, memory
+	@$(PY) -m tests.bench.bench_egress
 
 lock: .venv/.installed  ## pin every Python package again
 	@$(PY) -m piptools compile -q --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \

@@ -1,4 +1,4 @@
-"""Attempts by packet: everything that is neither TCP nor a question for a name, and everything that lies about itself."""
+"""Attempts by packet: all that is neither TCP nor a question for a name, and all that lies about itself."""
 
 import struct
 

@@ -174,7 +174,8 @@ def tried(way, arguments):
 
 
 def main():
-    told = json.loads(open(sys.argv[1]).read())
+    with open(sys.argv[1]) as file:
+        told = json.load(file)
     os.environ["LC_ALL"] = "C"
     print(json.dumps({name: tried(way, arguments) for name, way, arguments in told}))
 

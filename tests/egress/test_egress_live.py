@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from contract.egress import ENDED
-from poold.egress.proxies import UID_OFFSET
+from poold.egress.forks import UID_OFFSET
 from tests.bench.host import Host
 from tests.egress.conftest import BASE_UID, SLOTS
 from tests.egress.internet import Internet
