@@ -225,6 +225,7 @@ async def _proxies(
         told=told,
         now_ms=sources.now_ms,
         environ=config.egress.clients,
+        log=config.state_dir / "egress.log",
     )
     async with proxies.running():
         # What was to be kept may not be there any more: then its proxy guards nothing.

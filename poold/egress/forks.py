@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 import orjson
 
@@ -20,6 +21,7 @@ from poold.slots import ProxySockets, Slot
 UID_OFFSET = 1_000_000  # a proxy's user is its slot's, plus this: not the machine's own, and no other proxy's
 FORK_LIMIT_S = 20.0  # on a busy host, with a zygote that is just starting
 KILL_LIMIT_S = 1.0
+MAX_LOG_BYTES = 4 << 20
 # Of poold's environment, which may hold what is no business of a process that reads what guests say.
 HANDED_ON = ("PATH", "PYTHONPATH", "LANG")
 
@@ -32,8 +34,9 @@ def user_of(slot: Slot) -> int:
 class Zygote:
     """The process that makes proxies. Started when it is needed, and again if it ends."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, environ: Mapping[str, str], log: Path) -> None:
         self._folder = folder
+        self._log = log
         self._environ = {name: environ[name] for name in HANDED_ON if name in environ}
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
@@ -71,22 +74,32 @@ class Zygote:
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(FORK_LIMIT_S)
-        with theirs:
+        with theirs, self._open_log() as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "poold.egress.zygote", str(theirs.fileno()), str(self._folder)],
                 stdin=subprocess.DEVNULL,
+                # Not our own: who reads those to their end would wait for the last of the proxies.
+                stdout=log,
+                stderr=log,
                 pass_fds=[theirs.fileno()],
                 env=self._environ,
                 start_new_session=True,  # a terminal's control-c is for poold
             )
         return ours
 
+    def _open_log(self) -> IO[bytes]:
+        """Proxies say little there; what was said long ago goes."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._log.stat().st_size > MAX_LOG_BYTES:
+                self._log.unlink()
+        return self._log.open("ab")
+
 
 def _ask(line: socket.socket, asked: bytes, passed: list[socket.socket]) -> int:
     socket.send_fds(line, [asked], [each.fileno() for each in passed])
     answer = line.recv(4096)
     if not answer:
-        raise OSError("the process that starts proxies has ended; its last words are in poold's log")
+        raise OSError("the process that starts proxies has ended; its last words are in egress.log")
     pid: int = orjson.loads(answer)["pid"]
     return pid
 

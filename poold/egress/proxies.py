@@ -27,10 +27,11 @@ from poold.slots import ProxySockets, Slot
 log = logging.getLogger("poold.egress")
 
 HELLO_LIMIT_S = 20.0  # on a busy host
-RULE_LIMIT_S = 20.0
+RULE_LIMIT_S = 10.0
 END_LIMIT_S = 2.0  # to send what is left
 AGAIN_AFTER_S = 0.05
 AGAIN_AT_MOST_S = 5.0
+WELL_S = 10.0  # one that has lived for so long does not end because of how it began
 WRITE_AGAIN_S = 1.0  # what could not be written down, on a full disk for example
 # More than a proxy ever has. One that its guest has taken over must not fill our memory.
 MAX_UNWRITTEN = 50_000
@@ -67,6 +68,8 @@ class Proxy:
         self._mending: set[asyncio.Task[None]] = set()  # who tries to start another
         self._unwritten = 0  # rows
         self._is_ending = False
+        self._began = 0.0
+        self._again_s = 0.0  # how long to wait before another is started; grows while they end at once
 
     async def rule(self, sandbox: str | None, policy: Policy) -> None:
         """From now on the guest is `sandbox`'s, and reaches what `policy` allows. It is in force when this returns.
@@ -155,6 +158,7 @@ class Proxy:
             channel.close()
             raise NetError("reach", who, hint=f"another answers there: {hello!r:.100}")
         self._pid, self._channel, self.opens = pid, channel, {}
+        self._began = asyncio.get_running_loop().time()
         self._number = max(self._number, number)
 
     def _is_ours(self, hello: Message) -> bool:
@@ -230,14 +234,15 @@ class Proxy:
 
     async def _mend(self, broken: Channel | None) -> None:
         """Another takes its place, under the same rules, however long that takes."""
-        wait_s = AGAIN_AFTER_S
+        if asyncio.get_running_loop().time() - self._began > WELL_S:
+            self._again_s = 0.0
         while not self._is_ending:
+            await asyncio.sleep(self._again_s)
+            self._again_s = min(2 * self._again_s or AGAIN_AFTER_S, AGAIN_AT_MOST_S)
             try:
                 await self._replace(broken)
             except WarrenError as error:
                 log.error("no proxy", extra={"slot": self.slot.number, "why": str(error)})
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, AGAIN_AT_MOST_S)
             else:
                 return
 
@@ -305,12 +310,13 @@ class Proxies:
         told: Told,
         now_ms: Callable[[], int],
         environ: Mapping[str, str],
+        log: Path,
     ) -> None:
         self._folder = folder
         self.sockets_in = sockets_in
         self.told = told
         self.now_ms = now_ms
-        self.zygote = Zygote(folder, environ)
+        self.zygote = Zygote(folder, environ, log)
         self._tasks = asyncio.TaskGroup()
         self._turns: dict[int, asyncio.Lock] = {}
         self._all: set[Proxy] = set()

@@ -25,6 +25,7 @@ from poold.egress.proxy.process import Sockets, run
 SOCKETS = ("explicit", "transparent", "dns_udp", "dns_tcp", "packets", "control")
 REQUEST_BYTES = 4096
 OPEN_FILES = 16_384  # two for each connection, and some
+FILE_BYTES = 8 << 20  # it writes to no file but its log, which ends there
 ADDRESS_SPACE = 1 << 30  # many times what it needs
 THREADS = 16  # and processes, of its user: its own, and those that resolve names
 PR_SET_NO_NEW_PRIVS = 38
@@ -88,7 +89,7 @@ def _drop_rights(uid: int, slot: int) -> None:
     files = min(OPEN_FILES, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_NPROC, (THREADS, THREADS))
     os.setgroups([])

@@ -26,7 +26,7 @@ from poold.net.nft import run_nft
 from poold.net.rules import RULES
 from poold.slots import Slot
 
-BASE_UID = 290_200
+BASE_UID = 310_200
 IDLE_S = 10.0
 NAMES = ("web.example.com", "big.example.com")
 # What a slot lets through is no matter of the proxy's speed.
@@ -112,6 +112,7 @@ async def main(what: str, number: int) -> None:
                 told=Told(),
                 now_ms=lambda: int(time.time() * 1e3),
                 environ=os.environ,
+                log=folder / "log",
             )
             async with proxies.running():
                 await (measure_idle if what == "idle" else serve_cable)(slots, proxies, number)

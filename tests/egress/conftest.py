@@ -16,7 +16,7 @@ from tests.vm.client import Api
 IMAGE = "minimal"
 SLOTS = 24
 # Nobody else's: the tests of other rooms may run on this host at the same time.
-BASE_UID = 290_000
+BASE_UID = 310_000
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ There is one connection at a time, and a newer one replaces the older: poold may
 
 import asyncio
 import socket
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +13,7 @@ import orjson
 from poold.egress.policy import Policy
 from poold.egress.proxy.gate import Gate
 from poold.egress.proxy.rows import ALIKE_S
+from poold.egress.proxy.words import say
 
 VERSION = 1
 MAX_LINE_BYTES = 8 * 1024 * 1024
@@ -154,7 +154,7 @@ class _Line(asyncio.Protocol):
             if len(rest) > MAX_LINE_BYTES:
                 raise ValueError("a line is too long")
         except Exception as error:  # whatever it is, this conversation has no sense any more
-            sys.stderr.write(f"egress: what poold says is not understood: {error!r}\n")
+            say(f"what poold says is not understood: {error!r}")
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -184,4 +184,4 @@ class _Line(asyncio.Protocol):
 
 def _look(task: "asyncio.Task[None]") -> None:
     if not task.cancelled() and task.exception() is not None:
-        sys.stderr.write(f"egress: a connection of poold's failed: {task.exception()!r}\n")
+        say(f"a connection of poold's failed: {task.exception()!r}")

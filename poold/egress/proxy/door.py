@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from poold.egress.proxy.refusals import Refusal
 from poold.egress.proxy.rows import shown
 from poold.egress.proxy.tunnels import serve_explicit, serve_transparent
 from poold.egress.proxy.visits import Face, Meant, Visit
+from poold.egress.proxy.words import say
 from poold.egress.wire.packets import MAX_MESSAGE_BYTES, read_dropped
 
 MORE_VISITS = 64  # than the limit: those that are still to say what they want, or are being refused
@@ -145,7 +145,7 @@ class Door:
             except (BlockingIOError, ConnectionError, InterruptedError):
                 return
             except OSError as error:
-                _log(f"no connection can be accepted: {error}")
+                say(f"no connection can be accepted: {error}")
                 self._accept_no_more()
                 asyncio.get_running_loop().call_later(NO_FILES_S, self._accept_more)
                 return
@@ -159,7 +159,7 @@ class Door:
         except (Gone, OSError):
             pass
         except Exception as error:
-            _log(f"a connection was ended by an error: {error!r}")
+            say(f"a connection was ended by an error: {error!r}")
         finally:
             sock.close()
 
@@ -267,7 +267,3 @@ def _has_moved(visit: Visit) -> bool:
         if end is not None and end.has_moved:
             has_moved, end.has_moved = True, False
     return has_moved
-
-
-def _log(line: str) -> None:
-    sys.stderr.write(f"egress: {line}\n")

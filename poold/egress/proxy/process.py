@@ -4,12 +4,12 @@ import asyncio
 import os
 import resource
 import socket
-import sys
 from typing import Any
 
 from poold.egress.proxy.control import Control
 from poold.egress.proxy.dial import Dialer, HostResolver, connect, is_own
 from poold.egress.proxy.door import Door, Sockets, original_destination
+from poold.egress.proxy.words import say
 
 __all__ = ["Sockets", "run"]
 
@@ -48,4 +48,4 @@ async def serve(sockets: Sockets, listener: socket.socket, slot: int) -> None:
 
 def _log(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """What went wrong where nobody waits for it: one line."""
-    sys.stderr.write(f"egress: {context.get('message')}: {context.get('exception')!r}\n")
+    say(f"{context.get('message')}: {context.get('exception')!r}")

@@ -107,7 +107,9 @@ def _root() -> None:
 
 @contextlib.asynccontextmanager
 async def among(folder: Path, liars: Liars, book: Book | None = None) -> AsyncIterator[Proxies]:
-    proxies = Proxies(folder / "egress", no_sockets, told=book or Book(), now_ms=lambda: 1, environ={})
+    proxies = Proxies(
+        folder / "egress", no_sockets, told=book or Book(), now_ms=lambda: 1, environ={}, log=folder / "log"
+    )
     proxies.zygote = liars  # type: ignore[assignment]
     async with proxies.running():
         yield proxies

@@ -56,7 +56,9 @@ class Book(Told):
 
 @contextlib.asynccontextmanager
 async def open_proxies(folder: Path, slots: Slots, book: Book) -> AsyncIterator[Proxies]:
-    proxies = Proxies(folder / "egress", slots.proxy_sockets, told=book, now_ms=lambda: 1000, environ=os.environ)
+    proxies = Proxies(
+        folder / "egress", slots.proxy_sockets, told=book, now_ms=lambda: 1000, environ=os.environ, log=folder / "log"
+    )
     async with proxies.running():
         yield proxies
 

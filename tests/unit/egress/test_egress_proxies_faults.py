@@ -352,7 +352,7 @@ async def test_nonsense_is_a_value_error_whatever_it_is(tmp_path: Path, words: b
 
 @pytest.mark.parametrize("sandbox", [None, "sb-1", "sb-2"])
 async def test_a_proxy_tells_of_its_own_sandbox_only(tmp_path: Path, sandbox: str | None) -> None:
-    home = Proxies(tmp_path, None, told=Book(), now_ms=lambda: 0, environ={})  # type: ignore[arg-type]
+    home = Proxies(tmp_path, None, told=Book(), now_ms=lambda: 0, environ={}, log=tmp_path / "log")  # type: ignore[arg-type]
     proxy = Proxy(home, Slot(0, tmp_path / "0", "tap", BASE_UID), "sb-1")
     opened = {"told": "open", "id": 1, "at_ms": 1, "via": "tls", "sandbox": sandbox}
     row = opened | {"told": "row", "verdict": "allowed", "up": 0, "down": 0, "times": 1, "number": 1}
@@ -363,7 +363,7 @@ async def test_a_proxy_tells_of_its_own_sandbox_only(tmp_path: Path, sandbox: st
 
 async def test_a_proxy_tells_no_more_than_there_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxies, "MAX_OPENS", 3)
-    home = Proxies(tmp_path, None, told=Book(), now_ms=lambda: 0, environ={})  # type: ignore[arg-type]
+    home = Proxies(tmp_path, None, told=Book(), now_ms=lambda: 0, environ={}, log=tmp_path / "log")  # type: ignore[arg-type]
     proxy, opens = Proxy(home, Slot(0, tmp_path / "0", "tap", BASE_UID)), {}
     for number in range(3):
         proxy._take([{"told": "open", "id": number, "at_ms": 1, "via": "tls"}], opens)
