@@ -26,7 +26,7 @@ from poold.net.nft import run_nft
 from poold.net.rules import RULES
 from poold.slots import Slot
 
-BASE_UID = 310_200
+BASE_UID = 299_000
 IDLE_S = 10.0
 NAMES = ("web.example.com", "big.example.com")
 # What a slot lets through is no matter of the proxy's speed.

@@ -98,7 +98,7 @@ _FAST = f"for n in $(seq 40); do curl -s -m 5 -o /dev/null -w '%{{http_code}} ' 
 _DOWN = f"curl -sS -m 20 -o /dev/null http://{WEB_NAME}/bytes/3; test $? -ne 0"
 _UP = f"head -c 3000000 /dev/zero | curl -sS -m 20 -o /dev/null --data-binary @- http://{WEB_NAME}/; test $? -ne 0"
 _ASKED = f"GET / HTTP/1.1\\r\\nHost: {WEB_NAME}\\r\\n\\r\\n"
-_IDLE = f"timeout 8 bash -c 'exec 3<>/dev/tcp/{WEB_NAME}/80; printf \"{_ASKED}\" >&3; cat <&3'; test $? -ne 124"
+_IDLE = f"timeout 20 bash -c 'exec 3<>/dev/tcp/{WEB_NAME}/80; printf \"{_ASKED}\" >&3; cat <&3'; test $? -ne 124"
 
 
 def _shell(name: str, command: str, row: Row | None, policy: str = WHERE) -> Attempt:

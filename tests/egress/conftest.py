@@ -16,7 +16,8 @@ from tests.vm.client import Api
 IMAGE = "minimal"
 SLOTS = 24
 # Nobody else's: the tests of other rooms may run on this host at the same time.
-BASE_UID = 310_000
+# Two runs at once have users of their own, too, for whatever runs as a proxy's user ends with it.
+BASE_UID = 310_000 + os.getpid() % 40 * 200
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ import pytest
 from tests.bench.host import IMAGES, Host, open_host
 from tests.egress.attempts import Policy
 from tests.egress.capture import Packet
+from tests.egress.conftest import BASE_UID
 from tests.egress.internet import Internet
 from tests.egress.leaks import leaks
 from tests.egress.restless import NAME, make_restless
@@ -24,7 +25,6 @@ from tests.egress.zone import CLAIMS
 from tests.vm.client import Api, Sandbox, until
 
 COUNT = int(os.environ.get("WARREN_EGRESS_CLAIMS", "25"))
-BASE_UID = 310_100
 AT_ONCE = 3  # names that a claim allows; the others are tried as well
 PORTS = ((80,), (443,), (22,), (80, 443))
 
@@ -39,7 +39,7 @@ def restless(world: World, internet: Internet, tmp_path_factory: pytest.TempPath
         POOLD_IMAGES=str(images),
         POOLD_DEFAULT_IMAGE=NAME,
         POOLD_SLOTS="8",
-        POOLD_BASE_UID=str(BASE_UID),
+        POOLD_BASE_UID=str(BASE_UID + 100),
     ) as host:
         host.wait_until_warm()
         yield host
