@@ -49,6 +49,11 @@ table netdev warren {{
 
         {_log("ip-spoof", "ether type ip ip saddr != $guest")}
         ether type ip ip saddr != $guest counter name spoofed drop
+        # Pieces would wait for others that never come, and options are for routers: neither would be told.
+        {_log("protocol", "ether type ip ip frag-off & 0x3fff != 0")}
+        ether type ip ip frag-off & 0x3fff != 0 drop
+        {_log("protocol", "ether type ip ip hdrlength != 5")}
+        ether type ip ip hdrlength != 5 drop
         ether type ip accept
 
         # A guest may ask where we are, as itself. We never ask: our entry for it is permanent.
@@ -93,7 +98,9 @@ table inet warren {{
 
         # What a guest may have us do, far above what a proxy serves.
         ct state new ct count over 16384 counter name refused drop
-        ip daddr $host tcp dport $proxy ct state new limit rate 1000/second burst 500 packets accept
+        # What is of no connection and begins none is an attempt, too.
+        ip daddr $host tcp dport $proxy tcp flags & (fin | syn | rst | ack) == syn ct state new \
+            limit rate 1000/second burst 500 packets accept
         ip daddr $host udp dport $names limit rate 300/second burst 300 packets accept
 
         # What a guest still has to say to a poold of before it was frozen.
