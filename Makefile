@@ -61,7 +61,8 @@ test-fuzz: images  ## whatever the API's document allows and forbids, asked of a
 	@WARREN_FUZZ_S=$${WARREN_FUZZ_S:-300} $(PY) -m pytest -s tests/fuzz
 
 test-egress: images  ## attempts to get out, 200 warm claims, real clients: all in a world of their own (10 minutes)
-	@WARREN_EGRESS_CLAIMS=$${WARREN_EGRESS_CLAIMS:-200} $(PY) -m pytest tests/egress
+	@WARREN_EGRESS_CLAIMS=$${WARREN_EGRESS_CLAIMS:-200} \
+	  WARREN_EGRESS_DOWNLOAD_MB=$${WARREN_EGRESS_DOWNLOAD_MB:-500} $(PY) -m pytest tests/egress
 
 check: lint types contracts test  ## what a review asks for: lint, types, contracts, tests
 

@@ -14,7 +14,7 @@ from tests.egress.internet import Internet
 from tests.egress.web import digest_of
 from tests.vm.client import Api, Sandbox
 
-DOWNLOAD_MB = int(os.environ.get("WARREN_EGRESS_DOWNLOAD_MB", "500"))
+DOWNLOAD_MB = int(os.environ.get("WARREN_EGRESS_DOWNLOAD_MB", "100"))
 PROXY = "http://172.16.0.1:3128"
 SETTINGS = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), PROXY)
 ALLOWED = ("web", "pip", "git", "apt", "ws", "big")
