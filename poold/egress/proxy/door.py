@@ -91,6 +91,7 @@ class Door:
             loop.add_reader(self._sockets.packets, self._read_packets)
         self._accept_more()
         self._sweep()
+        self._gate.ruled = self._sweep  # its limits may be others
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -250,6 +251,10 @@ class Door:
 
     def _sweep(self) -> None:
         """Cut connections on which nothing has moved for long. Coarse: nobody counts every byte's time."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        if self._has_ended:
+            return
         idle_s = self._gate.policy.limits.idle_sec
         tick_s = min(max(idle_s / 8, MIN_TICK_S), MAX_TICK_S)
         for visit in list(self.visits):

@@ -147,6 +147,7 @@ class Gate:
         self.flows: dict[int, Flow] = {}
         self.held: dict[int, _Held] = {}
         self.tell = tell
+        self.ruled: Callable[[], None] = lambda: None  # called when another policy is in force
         self._alike_s = alike_s
         self._last_id = 0
         self._bucket = Bucket(self.policy.limits.connects_per_sec, time.monotonic())
@@ -169,6 +170,7 @@ class Gate:
         for held in list(self.held.values()):
             if not held.changed.done():
                 held.changed.set_result(None)
+        self.ruled()
 
     def cut_all(self, why: str) -> None:
         for flow in list(self.flows.values()):

@@ -268,10 +268,18 @@ async def test_bytes_of_plain_http_count_too(world: World, poold: Poold) -> None
     await poold.row(why="byte_limit")
 
 
+async def test_another_idle_time_counts_from_its_rule_on(world: World, poold: Poold) -> None:
+    await ssh(world)
+    await poold.rule(limited(BOTH, idle_sec=3600))
+    idle = await tunnel(world)
+    await poold.rule(limited(BOTH, idle_sec=1))
+    async with asyncio.timeout(8):
+        assert await idle.rest() == b"reset"
+
+
 async def test_a_connection_on_which_nothing_moves_is_cut(world: World, poold: Poold) -> None:
     await ssh(world)
     await poold.rule(limited(BOTH, idle_sec=1))
-    world.door._sweep()
     idle = await tunnel(world)
     busy = await tunnel(world)
 
