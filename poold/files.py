@@ -1,9 +1,13 @@
-"""Files that are there as a whole or not at all, also after a crash: written beside, synced, and renamed."""
+"""Files that are there as a whole or not at all, also after a crash: written beside, synced, and renamed.
 
+And short names for those whose name may not be long.
+"""
+
+import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 OPEN, PRIVATE = 0o644, 0o600
@@ -59,3 +63,13 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def short_name(path: Path) -> Iterator[str]:
+    """A short name for `path` during the block: a unix socket's name may have 107 bytes only."""
+    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

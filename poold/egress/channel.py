@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from poold.egress.traces import short
 from poold.errors import NetError
+from poold.files import short_name
 
 VERSION = 1  # of what is said here; a proxy may be older than we are
 MAX_LINE = 1 << 16
@@ -31,7 +31,7 @@ class Channel:
     @classmethod
     async def open(cls, path: Path) -> "Channel":
         """Raises `OSError` if nobody is there."""
-        with short(path) as name:
+        with short_name(path) as name:
             reader, writer = await asyncio.open_unix_connection(name)
         return cls(reader, writer, path.stem)
 

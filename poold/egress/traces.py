@@ -10,6 +10,7 @@ from pathlib import Path
 from poold import processes
 from poold.egress.forks import UID_OFFSET
 from poold.errors import NetError
+from poold.files import short_name
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -21,23 +22,13 @@ def listening(path: Path, uid: int) -> Iterator[socket.socket]:
         try:
             path.unlink(missing_ok=True)
             control = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
-            with short(path) as name:
+            with short_name(path) as name:
                 control.bind(name)
             os.chown(path, uid, uid)
             control.listen(4)
         except OSError as error:  # a full disk, no more files
             raise NetError("make", str(path), hint=str(error)) from error
         yield control
-
-
-@contextlib.contextmanager
-def short(path: Path) -> Iterator[str]:
-    """A short name for `path` during the block: a unix socket's name may have 107 bytes only."""
-    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
 
 
 async def end_all_of(uid: int) -> None:

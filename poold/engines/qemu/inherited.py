@@ -3,8 +3,9 @@
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
+
+from poold.files import short_name
 
 
 class Inherited(contextlib.ExitStack):
@@ -27,7 +28,7 @@ class Inherited(contextlib.ExitStack):
         """A listening unix socket at `path`, of any length: who connects is answered once the child is up."""
         listener = socket.socket(socket.AF_UNIX)
         fd = self.keep(listener.detach())
-        with open_folder(path) as short, socket.socket(fileno=os.dup(fd)) as bound:
+        with short_name(path) as short, socket.socket(fileno=os.dup(fd)) as bound:
             bound.bind(short)
             bound.listen(1)
         return fd
@@ -35,7 +36,7 @@ class Inherited(contextlib.ExitStack):
 
 def is_listening(path: Path) -> bool:
     """Whether a process listens on the unix socket `path`, also one with a full queue."""
-    with open_folder(path) as short, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+    with short_name(path) as short, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             probe.connect(short)
         except (FileNotFoundError, ConnectionRefusedError):
@@ -43,13 +44,3 @@ def is_listening(path: Path) -> bool:
         except BlockingIOError:
             return True
         return True
-
-
-@contextlib.contextmanager
-def open_folder(path: Path) -> Iterator[str]:
-    """A short name for `path` during the block: a unix socket's name may have 107 bytes only."""
-    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

@@ -15,8 +15,8 @@ from typing import Any
 
 import orjson
 
-from poold.engines.qemu.inherited import open_folder
 from poold.errors import EngineError
+from poold.files import short_name
 from poold.lifetimes import finish
 
 MAX_LINE = 1 << 20  # QEMU's longest reply that we ask for is a few KB
@@ -38,7 +38,7 @@ class Qmp:
     @classmethod
     async def connect(cls, path: Path, subject: str) -> "Qmp":
         """Connect and shake hands. Waits until QEMU has come up far enough to greet."""
-        with open_folder(path) as short:
+        with short_name(path) as short:
             reader, writer = await asyncio.open_unix_connection(short, limit=MAX_LINE)
         qmp = cls(reader, writer, subject)
         try:
