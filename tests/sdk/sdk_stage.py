@@ -49,6 +49,8 @@ class Stage:
 def reply(status: int, value: Any, **headers: str) -> bytes:
     body = json.dumps(value).encode()
     more = "".join(f"{name.replace('_', '-')}: {text}\r\n" for name, text in headers.items())
+    # It is closed behind each answer: who is not told may be about to use it again.
+    more += "Connection: close\r\n"
     head = f"HTTP/1.1 {status} Said\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n{more}\r\n"
     return head.encode() + body
 
@@ -59,7 +61,8 @@ def refusal(status: int, code: str, **headers: str) -> bytes:
 
 def stream(*pieces: bytes, is_whole: bool) -> bytes:
     """A chunked reply; one that is not whole lacks its end."""
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
+    head += b"Connection: close\r\n\r\n"
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
     return head + chunks + (b"0\r\n\r\n" if is_whole else b"")
 

@@ -23,6 +23,7 @@ from poold.slots import ProxySockets, Slot
 
 LIMIT_S = 15.0
 UID = 215_000
+PYTHON = str(Path(sys.executable).resolve())  # everybody may run the system's own
 SLOT = Slot(3, Path("/proc/self/ns/net"), "", UID)
 ROW = {"told": "row", "number": 1, "sandbox": "sb-1", "at_ms": 1, "verdict": "allowed", "via": "tls", "up": 1}
 ROW |= {"down": 1, "duration_ms": 1, "times": 1}
@@ -67,7 +68,7 @@ class Liars:
             words.write(said)
             words.seek(0)
             fds = [control.fileno(), words.fileno()]
-            argv = [sys.executable, "-c", PROGRAM, str(fds[0]), hello.hex(), self.name.hex(), str(fds[1])]
+            argv = [PYTHON, "-c", PROGRAM, str(fds[0]), hello.hex(), self.name.hex(), str(fds[1])]
             user = user_of(slot)
             process = subprocess.Popen(argv, pass_fds=fds, user=user, group=user, extra_groups=[])
         self.started.append(process)
