@@ -105,7 +105,7 @@ EGRESS_ROW = closed(
         "up": {**COUNT, "description": "bytes from the sandbox"},
         "down": {**COUNT, "description": "bytes to it"},
         "duration_ms": or_null(COUNT),
-        "times": {"type": "integer", "minimum": 1, "description": "the same refusals within a second are one row"},
+        "times": {"type": "integer", "minimum": 1, "description": "the same refusals at once are one row"},
     }
 )
 

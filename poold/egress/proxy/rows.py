@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 MAX_KEPT = 20_000
-MAX_REFUSALS_PER_S = 200
+MAX_REFUSALS_AT_ONCE = 200  # of different kinds, in the time in which they are collected
 # Rows are kept for a year, and a guest can be refused in a new way each time, all day long.
 MANY_REFUSALS, MORE_REFUSALS_PER_S = 5_000, 5.0
 MAX_SENT = 1_000  # and not taken yet
-ALIKE_S = 1.0  # for so long refusals are collected
+ALIKE_S = 0.2  # for so long refusals are collected; whoever looks right after one finds it
 MAX_NAME_CHARS = 253
 MAX_RULE_CHARS = 300
 
@@ -85,7 +85,7 @@ class Rows:
         passed_s = max(0, at_ms - self._at_ms) / 1000
         self._room = min(MANY_REFUSALS, self._room + passed_s * MORE_REFUSALS_PER_S)
         self._at_ms = at_ms
-        if len(self._alike) >= MAX_REFUSALS_PER_S or self._room < 1:
+        if len(self._alike) >= MAX_REFUSALS_AT_ONCE or self._room < 1:
             return False
         self._room -= 1
         return True

@@ -196,7 +196,7 @@ class Connection:
     up: int = 0  # bytes from the sandbox
     down: int = 0  # bytes to it
     duration_ms: int | None = None
-    times: int = 1  # the same refusals within a second are one
+    times: int = 1  # the same refusals at once are one
 
 
 @dataclass(frozen=True)

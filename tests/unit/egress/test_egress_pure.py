@@ -157,7 +157,7 @@ def test_no_more_rows_are_made_in_a_second_than_are_promised() -> None:
         rows.refuse(row(f"n{index}.example", why="policy"))
     rows.flush()
     told = list(rows.next())
-    assert len(told) == rows_.MAX_REFUSALS_PER_S + 1
+    assert len(told) == rows_.MAX_REFUSALS_AT_ONCE + 1
     assert sum(each["times"] for each in told) == 1000
     assert (told[-1]["why"], told[-1]["times"]) == ("too_fast", 800)
 
