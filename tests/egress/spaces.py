@@ -25,8 +25,8 @@ class Space:
 
     def inside(self, argv: Sequence[str]) -> list[str]:
         """`argv` as a command that runs in here. Its process is the one that is started."""
-        # The root is said: who is in a namespace of mounts would be at its own, and not at that of whoever made it.
-        return ["nsenter", f"--target={self.pid}", "--net", "--mount", "--root", *argv]
+        # Root and folder are said: they would be those of the namespace of mounts, and not of whoever made it.
+        return ["nsenter", f"--target={self.pid}", "--net", "--mount", "--root", "--wd", *argv]
 
     def run(self, *argv: str) -> str:
         done = subprocess.run(self.inside(argv), check=False, capture_output=True, text=True)
