@@ -48,12 +48,17 @@ def main() -> None:
             return
         if not asked or _has_left(poold):
             return
+        ready, says_so = os.pipe()
         pid = os.fork()
         if pid == 0:
             poold.close()
-            _become(orjson.loads(asked), fds)
-        for fd in fds:
+            os.close(ready)
+            _become(orjson.loads(asked), fds, says_so)
+        for fd in (*fds, says_so):
             os.close(fd)
+        # Until it has its own user nobody would find it: whoever gives it up at once has to.
+        os.read(ready, 1)
+        os.close(ready)
         poold.send(orjson.dumps({"pid": pid}))
 
 
@@ -64,13 +69,14 @@ def _has_left(poold: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def _become(asked: dict[str, Any], fds: list[int]) -> None:
-    """Be the proxy that was asked for. Does not return."""
+def _become(asked: dict[str, Any], fds: list[int], says_so: int) -> None:
+    """Be the proxy that was asked for; `says_so` is closed when it has its own user. Does not return."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
         _drop_rights(asked["uid"], asked["slot"])
+        os.close(says_so)
         sockets = {name: socket.socket(fileno=fd) for name, fd in zip(SOCKETS, fds, strict=True)}
         control = sockets.pop("control")
         run(Sockets(**sockets), control, asked["slot"])

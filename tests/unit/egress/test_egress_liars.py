@@ -22,7 +22,7 @@ from poold.errors import NetError
 from poold.slots import ProxySockets, Slot
 
 LIMIT_S = 15.0
-UID = 215_000
+UID = 225_000 + os.getpid() % 5_000  # other tests may run on this host at the same time
 PYTHON = str(Path(sys.executable).resolve())  # everybody may run the system's own
 SLOT = Slot(3, Path("/proc/self/ns/net"), "", UID)
 ROW = {"told": "row", "number": 1, "sandbox": "sb-1", "at_ms": 1, "verdict": "allowed", "via": "tls", "up": 1}
