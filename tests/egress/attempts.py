@@ -10,7 +10,6 @@ from tests.egress.web import MARK
 
 PROXY = ("172.16.0.1", 3128)
 NEAR_MS = 2000  # the guest has a clock of its own
-SLOW_S = 2.5  # what is refused is refused at once; this is an emulated machine on a busy one
 WEB_NAME, EVIL_NAME = "web.example.com", "evil.example.net"
 
 
@@ -68,8 +67,8 @@ class Attempt:
             return f"something came back: {outcome.heard}" if outcome.heard else None
         if outcome.ended in ("silent", "endless") and not self.is_quiet:
             return "it hung"
-        if outcome.seconds > SLOW_S and not self.is_quiet:
-            return f"it took {outcome.seconds} s"
+        if "timed out" in outcome.heard and not self.is_quiet:
+            return "it was left waiting"
         if has_answers(outcome.heard):
             return "a name was resolved"
         if outcome.heard.startswith("handshake"):
