@@ -30,7 +30,7 @@ DIAL_LIMIT_S = 0.5  # a guest that boots drops what is sent to it, and TCP would
 REHEARSALS = 16  # in a golden machine: afterwards the paths of a first claim are in memory
 REHEARSALS_OF_A_CLONE = 3  # the first translates the code, the others link it
 IDENTITY_LIMIT_S = 10.0
-RETURN_LIMIT_S = 60.0  # for a machine that comes back from disk: there is no second one to try
+LAST_LIMIT_S = 60.0  # for one that is restored or comes back from disk: there is no other one to try
 
 # Nobody: what a machine rehearses a claim with. The next identity replaces all of it, and costs least if its names
 # are as long: then no file changes its size.
@@ -122,7 +122,7 @@ class Pool:
                     await finish(self.engine.destroy(place.machine_id))
             await self._restore(place)
             await place.tell(rule)
-            return await self._identify(place, identity, IDENTITY_LIMIT_S)
+            return await self._identify(place, identity, LAST_LIMIT_S)
 
     async def load(self, place: Place) -> None:
         """Bring the place's machine back from disk, paused. On failure it is on disk as before."""
@@ -132,7 +132,7 @@ class Pool:
     async def reopen(self, place: Place, identity: Identity, rule: Rule) -> Guest:
         """Let a machine that was loaded go on, and tell it what has changed. It reaches what it may from the start."""
         await place.tell(rule)
-        return await self._identify(place, identity, RETURN_LIMIT_S)
+        return await self._identify(place, identity, LAST_LIMIT_S)
 
     async def adopt(self, place: Place, rule: Rule) -> Guest:
         """Take over the place's machine and its proxy, which a former daemon started."""

@@ -111,7 +111,8 @@ def host() -> list[Attempt]:
     made = []
     for port in (*HOST_PORTS, poold_port):
         named = "poold" if port == poold_port else port
-        made.append(_attempt(f"host-{named}", direct(HOST_4, port), Row(own, address=HOST_4, port=port)))
+        why = ("not_tls",) if port == 443 else own  # of what is plain there nobody asks where it goes
+        made.append(_attempt(f"host-{named}", direct(HOST_4, port), Row(why, address=HOST_4, port=port)))
         made.append(_attempt(f"host-connect-{named}", tunnel(f"{HOST_4}:{port}"), Row(own, "connect", port=port)))
     for port in (*OUR_PORTS, poold_port):
         named = "poold" if port == poold_port else port

@@ -41,6 +41,7 @@ class Flow:
         self.address: Address | None = target.address  # where it goes, once it is known
         self.up = self.down = 0
         self.is_open = False
+        self.is_dialled = False  # a packet may have left
         self.has_ended = False
         self.sandbox = gate.sandbox
         self.at_ms = _now_ms()
@@ -68,6 +69,7 @@ class Flow:
         if isinstance(verdict, Refused):
             raise Refusal(verdict.why, verdict.told, address)
         self.address = address
+        self.is_dialled = True
 
     def check_again(self) -> None:
         """Another request on the same connection: where that leads is looked at for this one, too. Raises `Refusal`."""
@@ -111,7 +113,7 @@ class Flow:
             Row(
                 sandbox=self.sandbox,
                 at_ms=self.at_ms,
-                verdict=verdict if self.is_open else "refused",
+                verdict=verdict if self.is_open or self.is_dialled else "refused",
                 via=self.via,
                 name=shown(self.target.name),
                 address=None if self.address is None else str(self.address),

@@ -59,7 +59,7 @@ async def test_a_policy_that_changes_while_a_name_is_dialled_cuts_it(world: Worl
     await poold.rule(hosts("other.example"))
     go.set()
     assert await client.rest() == b"reset"
-    await poold.row(verdict="refused", name="allowed.example", why="cut", id=None)
+    await poold.row(verdict="allowed", name="allowed.example", why="cut", id=None)
     assert not world.control.gate.flows
 
 
