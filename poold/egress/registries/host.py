@@ -101,6 +101,7 @@ def _split(text: str) -> tuple[SplitResult | None, str]:
         "it is not at a name": not known,
         "it is on this host itself, where no guest may go": known.endswith((".localhost", "localhost.localdomain"))
         or known == "localhost",
+        "it may have a password in its path": re.search(r":[^/]*@", parts.path) is not None,
         "it has more than a name and a path": "?" in text or "#" in text or not _PATH.fullmatch(parts.path),
     }
     why = next((told for told, is_so in faults.items() if is_so), "")

@@ -359,6 +359,11 @@ def test_cargo_has_a_home_and_an_older_name_for_its_file(host: FakeHost) -> None
     assert rules(host.read()) == []
 
 
+def test_what_may_be_a_password_in_a_path_is_left_out(host: FakeHost) -> None:
+    host.environ["PIP_INDEX_URL"] = f"https://a.example.com/u:{SECRET}@/simple"
+    assert rules(host.read()) == []
+
+
 # Whatever the files say
 
 MARKS = ("=", ":", "\n", "\n\n", " ", "\t", '"', "'", "\r", "\\", "\0", "#", ";", "%", "${X}", "[global]", "[source.a]")
