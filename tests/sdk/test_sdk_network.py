@@ -20,6 +20,7 @@ from warren import AsyncWarren, CallerError, Connection, HostRule, NetRule, Netw
 
 ROOT = Path(__file__).parents[2]
 NOW_MS = time.time_ns() // 1_000_000
+NOON = f"NON{NOW_MS // 3_600_000 % 24 - 12:+d}"  # a time zone in which it is that: what is of another day has a date
 RULE = {"host": "example.com", "ports": [80, 443], "methods": [], "paths": []}
 LIMITS = {"connections": 16, "connects_per_sec": None, "idle_sec": None, "up_mb": None, "down_mb": None}
 LIST = {
@@ -101,7 +102,7 @@ def stage() -> Iterator[Stage]:
 
 @pytest.fixture
 def person(stage: Stage) -> dict[str, str]:
-    return {"WARREN_URL": stage.url, "WARREN_API_KEY": KEY}
+    return {"WARREN_URL": stage.url, "WARREN_API_KEY": KEY, "TZ": NOON}
 
 
 # The client
