@@ -1,4 +1,4 @@
-"""A gateway that has one task: its routes as documented, on a real socket, and a script that says what happens in it."""
+"""A gateway that has one task: its routes as documented, on a real socket, and a script of what happens in it."""
 
 import contextlib
 import json
@@ -189,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
         last = int(self.headers.get("Last-Event-ID", "0"))
         while True:
             with stand.changed:
-                stand.changed.wait_for(lambda: len(stand.events) > last, LIMIT_S)
+                stand.changed.wait_for(lambda last=last: len(stand.events) > last, LIMIT_S)
                 event = stand.events[last]
             last += 1
             text = f"id: {last}\nevent: {event['kind']}\ndata: {json.dumps(event)}\n\n".encode()

@@ -87,17 +87,17 @@ class AsyncTask:
     async def resume(self) -> TaskInfo:
         return await self._know(task_calls.act(self.id, "resume"))
 
-    async def approve(self, question: str, text: str = "") -> None:
-        await self._say("approve", question, text)
+    async def approve(self, question: str, text: str = "") -> TaskInfo:
+        return await self._say("approve", question, text)
 
-    async def reject(self, question: str, text: str = "") -> None:
-        await self._say("reject", question, text)
+    async def reject(self, question: str, text: str = "") -> TaskInfo:
+        return await self._say("reject", question, text)
 
-    async def answer(self, question: str, text: str) -> None:
-        await self._say("answer", question, text)
+    async def answer(self, question: str, text: str) -> TaskInfo:
+        return await self._say("answer", question, text)
 
-    async def instruct(self, text: str) -> None:
-        await self._say("instruct", None, text)
+    async def instruct(self, text: str) -> TaskInfo:
+        return await self._say("instruct", None, text)
 
     async def steps(self, after: int = 0) -> AsyncGenerator[Step, None]:
         while page := await self._line.send(task_calls.steps(self.id, after)):
@@ -123,9 +123,8 @@ class AsyncTask:
     async def retry(self, *, idempotency_key: str | None = None, **changes: Any) -> "AsyncTask":
         return AsyncTask(self._line, await self._line.send(task_calls.retry(self.id, changes, idempotency_key)))
 
-    async def _say(self, kind: str, question: str | None, text: str) -> None:
-        told = await self._line.send(task_calls.say(self.id, kind, question, text))
-        self.info = told or self.info
+    async def _say(self, kind: str, question: str | None, text: str) -> TaskInfo:
+        return await self._know(task_calls.say(self.id, kind, question, text))
 
     async def _know(self, call: Call[TaskInfo]) -> TaskInfo:
         self.info = await self._line.send(call)

@@ -9,7 +9,6 @@ from warren.calls import (
     EVENT_STREAM,
     MAX_PAGE,
     Call,
-    Json,
     NetworkAsked,
     Reply,
     given,
@@ -72,14 +71,14 @@ def listed(
 
 
 def act(task: str, what: str) -> Call[TaskInfo]:
-    """`stop`, `pause` or `resume` it."""
-    return Call("POST", f"{_one(task)}/{what}", _task)
+    """`stop`, `pause` or `resume` it. To stop one that has ended changes nothing."""
+    return Call("POST", f"{_one(task)}/{what}", _task, body={}, is_repeatable=what == "stop")
 
 
-def say(task: str, kind: str, question: str | None, text: str) -> Call[TaskInfo | None]:
-    """Never sent twice: an instruction would be obeyed twice."""
+def say(task: str, kind: str, question: str | None, text: str) -> Call[TaskInfo]:
+    """The same answer to a question changes nothing. An instruction is never sent twice: it would be obeyed twice."""
     body = given({"kind": kind, "id": question, "text": text})
-    return Call("POST", f"{_one(task)}/input", _task_if_told, body=body)
+    return Call("POST", f"{_one(task)}/input", _task, body=body, is_repeatable=question is not None)
 
 
 def events(task: str, after: int) -> Call[list[TaskEvent]]:
@@ -135,11 +134,6 @@ def _made(path: str, fields: Mapping[str, Any], idempotency_key: str | None) -> 
 
 def _task(reply: Reply) -> TaskInfo:
     return read_task(reply.json())
-
-
-def _task_if_told(reply: Reply) -> TaskInfo | None:
-    told: Json = object_of(reply) if reply.body else {}
-    return read_task(told) if "state" in told and "agent" in told else None
 
 
 def _page(reply: Reply) -> Page[TaskInfo]:

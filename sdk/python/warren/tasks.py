@@ -94,20 +94,20 @@ class Task:
     def resume(self) -> TaskInfo:
         return self._know(task_calls.act(self.id, "resume"))
 
-    def approve(self, question: str, text: str = "") -> None:
+    def approve(self, question: str, text: str = "") -> TaskInfo:
         """Yes. `question` is the id of one of `waiting`."""
-        self._say("approve", question, text)
+        return self._say("approve", question, text)
 
-    def reject(self, question: str, text: str = "") -> None:
+    def reject(self, question: str, text: str = "") -> TaskInfo:
         """No, and why, or what to do instead."""
-        self._say("reject", question, text)
+        return self._say("reject", question, text)
 
-    def answer(self, question: str, text: str) -> None:
-        self._say("answer", question, text)
+    def answer(self, question: str, text: str) -> TaskInfo:
+        return self._say("answer", question, text)
 
-    def instruct(self, text: str) -> None:
+    def instruct(self, text: str) -> TaskInfo:
         """Tell the agent something that it did not ask for."""
-        self._say("instruct", None, text)
+        return self._say("instruct", None, text)
 
     def steps(self, after: int = 0) -> Iterator[Step]:
         """What it did behind step `after`, so far."""
@@ -137,9 +137,8 @@ class Task:
         """A new task that is asked for the same, but for `changes`: fields as of `create`."""
         return Task(self._line, self._line.send(task_calls.retry(self.id, changes, idempotency_key)))
 
-    def _say(self, kind: str, question: str | None, text: str) -> None:
-        told = self._line.send(task_calls.say(self.id, kind, question, text))
-        self.info = told or self.info
+    def _say(self, kind: str, question: str | None, text: str) -> TaskInfo:
+        return self._know(task_calls.say(self.id, kind, question, text))
 
     def _know(self, call: Call[TaskInfo]) -> TaskInfo:
         self.info = self._line.send(call)

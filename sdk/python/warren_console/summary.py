@@ -67,8 +67,15 @@ def _result(result: Mapping[str, Any]) -> list[Row]:
         rows.append(Row(None, "◆", f"{said(each, 'hash')[:HASH_CHARS]}  {said(each, 'subject')}", "", "magenta"))
     if len(listed) > SHOWN_COMMITS:
         rows.append(Row(None, " ", f"… {len(listed) - SHOWN_COMMITS} more", "dim"))
-    if isinstance(pushed, Mapping):
-        rows.append(
-            Row(None, "⇡", f"pushed {said(pushed, 'branch') or said(pushed, 'to')[:HASH_CHARS]}", "", "magenta")
-        )
+    rows += [_pushed(pushed)] if isinstance(pushed, Mapping) else []
+    problems = result.get("problems")
+    for name in problems if isinstance(problems, Mapping) else ():
+        rows.append(Row(None, "!", f"{name} could not be kept: {said(problems, name)}", "", "red"))
     return rows
+
+
+def _pushed(pushed: Mapping[str, Any]) -> Row:
+    if said(pushed, "refused"):
+        why = said(pushed, "message") or said(pushed, "refused")
+        return Row(None, "✗", f"{said(pushed, 'branch')} was not pushed: {why}", "", "red")
+    return Row(None, "⇡", f"pushed {said(pushed, 'branch') or said(pushed, 'to')[:HASH_CHARS]}", "", "magenta")

@@ -15,18 +15,14 @@ from warren_console.rows import Row
 HASH_CHARS = 10
 THOUGHT_LINES, MESSAGE_LINES, FAILURE_LINES = 6, 400, 12
 MAX_COUNT = 1 << 50
-HOSTS_OWN = ("task.", "sandbox.", "git.", "cap.", "loop.")
+HOSTS_OWN = ("task.", "sandbox.", "git.", "cap.", "loop.", "approval.")
+GUESTS_OWN = ("git.push_requested", "approval.requested", "approval.answered")
 TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 PATHS = ("path", "file_path", "filename", "file", "notebook_path")
 MARKS = {"command": "$", "edit": "✎", "read": "›"}
-ASKS = {
-    "question": "asks",
-    "tool": "wants to use",
-    "command": "wants to run",
-    "push": "wants to push",
-    "spend": "has spent",
-    "host": "wants to reach",
-}
+ASKS = {"question": "asks", "tool": "wants to use", "command": "wants to run", "host": "wants to reach"}
+ANSWERS = {"approve": "approved", "reject": "rejected", "answer": "answered", "instruct": "told"}
+WITHDRAWN = "withdrawn"  # nobody waits for the answer any more
 MACHINE = {
     "sandbox.paused": "its machine sleeps on disk",
     "sandbox.resumed": "its machine is awake",
@@ -56,10 +52,11 @@ class Timeline:
     began_ms: int | None = None
     running: dict[str, Running] = field(default_factory=dict)
     open: dict[str, Data] = field(default_factory=dict)  # questions, by their ids
+    is_said: bool = False  # a message that no tool has followed: a step of its own, if none does
 
     def feed(self, kind: str, data: Data, *, at_ms: int, by: str = "host") -> list[Row]:
         self.began_ms = at_ms if self.began_ms is None else self.began_ms
-        if by != "host" and kind.startswith(HOSTS_OWN):
+        if by != "host" and kind.startswith(HOSTS_OWN) and kind not in GUESTS_OWN:
             return [Row(at_ms, "·", f"(the guest says) {kind} {_compact(data)}", "dim")]
         if kind.startswith("task.") and kind != "task.archived":
             self.state = {"resumed": "running"}.get(kind[5:], kind[5:])
@@ -76,12 +73,17 @@ class Timeline:
         call = said(data, "call")
         if said(data, "phase") == "start":
             self.running[call] = Running(*_tool(data), at_ms)
+            self.steps, self.is_said = self.steps + 1, False
             return []
         began = self.running.pop(call, None)
-        self.steps += 1
+        self.steps += began is None
         mark, words = (began.mark, began.text) if began is not None else _tool(data)
         result, style = tool_result(data)
         return [Row(None, mark, words, "", "cyan", result, style)]
+
+    def message(self, data: Data, at_ms: int) -> list[Row]:
+        self.steps, self.is_said = self.steps + self.is_said, True
+        return _words(data, "●", "", MESSAGE_LINES)
 
     def usage(self, data: Data, at_ms: int) -> list[Row]:
         self.tokens = tokens(data)
@@ -104,13 +106,15 @@ class Timeline:
         was_open = self.open.pop(name, None) is not None
         if not was_open and not by:
             return []  # the guest's word for what the host has told
-        words = {"approve": "approved", "reject": "rejected", "answer": "answered", "instruct": "instructed"}
+        if kind == WITHDRAWN:
+            return [_note(f"{name} is no longer asked")]
         mark, style = ("✗", "red") if kind == "reject" else ("✓", "green")
         who = f" by {by}" if by else ""
-        return [Row(None, mark, f"{name} {words.get(kind, kind)}{who}", "", style, said(data, "text"))]
+        return [Row(None, mark, f"{name} {ANSWERS.get(kind, kind)}{who}", "", style, said(data, "text"))]
 
     def ended(self, data: Data, at_ms: int) -> list[Row]:
         self.running.clear()
+        self.steps, self.is_said = self.steps + self.is_said, False
         if said(data, "outcome") != "failure":
             return []
         why = said(data, "error") or said(data, "result") or _exit(data) or "no reason was given"
@@ -120,17 +124,15 @@ class Timeline:
 
 
 def question_text(question: Data) -> str:
-    """`wants to run rm -rf build`"""
-    verb = ASKS.get(said(question, "kind"), "asks")
-    arguments = question.get("arguments")
-    what = said(question, "text")
+    """`wants to run: rm -rf build`, `asks: Shall I …?`, `may it push agent/x?`"""
+    verb, arguments = ASKS.get(said(question, "kind")), question.get("arguments")
+    what, tool = said(question, "text"), said(question, "tool")
     if isinstance(arguments, Mapping) and (command := said(arguments, "command")):
         what = command
-    elif not what:
-        what = f"{said(question, 'tool')} {_compact(arguments)}"
-    elif said(question, "kind") == "tool" and (tool := said(question, "tool")) and tool not in what:
-        what = f"{tool}: {what}"
-    return f"{verb}: {what}"
+    elif said(question, "kind") == "tool" and tool not in what:
+        what = f"{tool} {what}"
+    what = what or f"{tool} {_compact(arguments)}"
+    return what if verb is None else f"{verb}: {what}"
 
 
 def tool_result(data: Data) -> tuple[str, str]:
@@ -215,7 +217,9 @@ def _unknown(kind: str, data: Data) -> list[Row]:
 
 def _reason(data: Data) -> str:
     reason = data.get("reason")
-    return said(reason, "message") if isinstance(reason, Mapping) else said(data, "reason") or said(data, "message")
+    if isinstance(reason, Mapping):
+        return said(reason, "message")
+    return next((found for name in ("reason", "why", "message") if (found := said(data, name))), "")
 
 
 def _behind(words: str, more: str) -> str:
@@ -295,11 +299,15 @@ _TOLD: dict[str, Tell] = {
     "loop.found": _only(_loop),
     "approval.requested": Timeline.asked,
     "approval.answered": Timeline.answered,
+    "approval.undelivered": _only(
+        lambda data: Row(None, "!", _behind(f"{said(data, 'id')} could not be delivered", _reason(data)), "", "red")
+    ),
+    "git.push_requested": _nothing,  # what it comes to is told by the host
     "file.diff": _only(lambda data: Row(None, "±", diff_text(data), "", "blue")),
     "agent.started": _only(lambda data: _note(_started(data))),
     "agent.session": _nothing,
     "agent.thought": lambda _timeline, data, _at_ms: _words(data, "∙", "dim", THOUGHT_LINES),
-    "agent.message": lambda _timeline, data, _at_ms: _words(data, "●", "", MESSAGE_LINES),
+    "agent.message": Timeline.message,
     "agent.tool": Timeline.tool,
     "agent.log": lambda _timeline, data, _at_ms: _log(data),
     "agent.usage": Timeline.usage,

@@ -20,6 +20,7 @@ HINTS = {
     "pool_exhausted": "see `warren ls` and `warren usage`, and remove what you do not need",
     "no_such_route": "what answers there does not know this call: has its address a path too many, or is it old?",
     "sandbox_paused": "warren resume ID",
+    "browser_missing": "its image has no browser: use one that has, such as agent",
     "not_waiting": "nothing waits under that id: see `warren tasks show ID`",
 }
 

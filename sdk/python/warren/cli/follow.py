@@ -23,10 +23,11 @@ from warren_console.bottom import KEYBOARD, Bottom, has_person, open_pipe
 from warren_console.output import Output
 from warren_console.rows import NARROW, Row, laid_out
 from warren_console.summary import ending, head, live_line
-from warren_console.text import clean
+from warren_console.text import clean, cut
 from warren_console.timeline import Timeline
 
 TICK_S = 0.2
+TYPED = 8  # columns for an answer, at least
 INDENT = " " * 12  # of the text of a row with a clock and a mark
 WAITING_EVENTS = 1000  # read, and not shown yet
 EXIT_CODES = {COMPLETED: errors.DONE, STOPPED: errors.TASK_STOPPED}
@@ -203,7 +204,9 @@ class _Watching:
     def _prompt(self, words: str) -> None:
         """Below what is told, and under its words if there is room."""
         indent = INDENT if self._out.columns >= NARROW else ""
-        self._bottom.ask(indent + self._out.painted(clean(words), "yellow"))
+        # A prompt that wraps could not be taken back.
+        shown = cut(clean(words), max(1, self._out.columns - len(indent) - TYPED))
+        self._bottom.ask(indent + self._out.painted(shown, "yellow"))
 
     def _typed(self, line: str | None) -> None:
         if self._is_leaving:

@@ -155,7 +155,7 @@ def answer(context: Context) -> int:
     return _say(context, lambda task, question, text: task.answer(question.id, text))
 
 
-def _say(context: Context, act: Callable[[Task, Question, str], None]) -> int:
+def _say(context: Context, act: Callable[[Task, Question, str], TaskInfo]) -> int:
     task = find_task(context.warren, context.asked.task)
     question = _question(task, context.asked.question)
     act(task, question, context.asked.text)
@@ -170,7 +170,7 @@ def instruct(context: Context) -> int:
 
 def _done(context: Context, task: Task, what: str) -> int:
     if context.out.as_json:
-        context.out.json(asdict(task.refresh()))
+        context.out.json(asdict(task.info))
     else:
         context.out.line(f"{task.id} {what}")
     return errors.DONE
@@ -226,7 +226,7 @@ def _step(step: Step) -> tuple[object, ...]:
     )
     what = words or step.thought or step.output or ""
     tool = (step.tool or "-") + (" ✗" if step.is_error else "")
-    return step.number, tool, took, many(step.output_bytes), cut(" ".join(clean(what).split()), 400)
+    return step.number, tool, took, many(step.output_bytes or 0), cut(" ".join(clean(what).split()), 400)
 
 
 def retry(context: Context) -> int:
