@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import TypeVar
 
 from warren_guest.accounts import Account, Accounts
 from warren_guest.events import Events
+from warren_guest.git.places import Places
+from warren_guest.git.service import Git, Surroundings
 from warren_guest.identity import Identity, Machine
 from warren_guest.logs import Ring
 from warren_guest.output import Reader
@@ -38,6 +41,7 @@ class Config:
     user: str
     workspace: str = "/workspace"
     shield: Callable[[], Shield] = field(default=contextlib.nullcontext)
+    git: Places = field(default_factory=Places)
 
 
 class Guest:
@@ -55,6 +59,8 @@ class Guest:
         self._reaper = Reaper()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
         self.processes = Processes(self._reaper, self._threads, config.shield, self.events.emit)
+        env = functools.partial(self.environment, requested={}, pty=False)
+        self.git = Git(config.git, Surroundings(self.processes, self.accounts, self.in_thread, env))
 
     def open(self) -> None:
         self._reaper.open()
@@ -66,6 +72,7 @@ class Guest:
 
     async def close(self) -> None:
         """End everything that was started, and wait until it is gone; but not for what the kernel cannot kill."""
+        await self.git.close()
         await self.processes.close()
         give_up = time.monotonic() + _ENDING_S
         kill_descendants()

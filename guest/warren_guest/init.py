@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from warren_guest import precedence, syscalls
+from warren_guest.git import wrapper
+from warren_guest.git.places import MACHINE
 from warren_guest.guest import PATH, Config
 from warren_guest.identity import CA_BUNDLE, CA_FOLDER, VirtualMachine, set_hostname, write_text
 from warren_guest.logs import Console
@@ -66,7 +68,8 @@ def become_init() -> Booted:
     shield = _harden()
     random_fd = os.open("/dev/urandom", os.O_RDWR | os.O_CLOEXEC)
     listener, is_served = _listen()
-    return Booted(Config(VirtualMachine(random_fd), USER, shield=shield.lowered), listener, is_served, console)
+    config = Config(VirtualMachine(random_fd), USER, shield=shield.lowered, git=MACHINE)
+    return Booted(config, listener, is_served, console)
 
 
 def _mount_if_missing(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
@@ -155,6 +158,8 @@ def _prepare_files() -> None:
     Path(CA_FOLDER).mkdir(0o755, parents=True, exist_ok=True)
     (Path(CA_FOLDER) / "warren.crt").touch()
     (Path(CA_FOLDER) / "warren.crt").unlink()
+    if not wrapper.install():
+        log.info("git has no wrapper in this image: pushes are its own affair")
     workspace = Path("/workspace")
     if not workspace.exists():
         workspace.mkdir(0o755)

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import unquote
 
-from warren_guest import CONTRACT, VERSION, file_routes, frames, port_routes
+from warren_guest import CONTRACT, VERSION, archive_routes, file_routes, frames, port_routes
 from warren_guest.errors import RefusedError
 from warren_guest.events import CONTENT_TYPE as EVENT_STREAM
 from warren_guest.events import Events
 from warren_guest.fields import bad_field, query_flag, query_number
+from warren_guest.git import routes as git_routes
 from warren_guest.guest import Guest
 from warren_guest.identity import Identity, NewIdentity, parse_identity
 from warren_guest.logs import KEPT
@@ -152,6 +153,8 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/files/remove": {"POST": file_routes.remove},
     "/files/watch": {"GET": file_routes.watch},
     "/files/write": {"POST": file_routes.write},
+    **git_routes.ROUTES,
+    **archive_routes.ROUTES,
 }
 
 # Below /processes/{pid}; the first one is the process itself.
