@@ -19,6 +19,8 @@ from warren_guest.logs import Ring
 from warren_guest.output import Reader
 from warren_guest.processes import Process, Processes, Start
 from warren_guest.reaper import Reaper
+from warren_guest.run_outputs import Outputs
+from warren_guest.runs import Runs
 from warren_guest.server import Connection
 from warren_guest.sessions import kill_descendants
 from warren_guest.spawn import Program, Shield
@@ -42,6 +44,7 @@ class Config:
     workspace: str = "/workspace"
     shield: Callable[[], Shield] = field(default=contextlib.nullcontext)
     git: Places = field(default_factory=Places)
+    outputs: str = "/var/lib/warren/outputs"
 
 
 class Guest:
@@ -61,6 +64,8 @@ class Guest:
         self.processes = Processes(self._reaper, self._threads, config.shield, self.events.emit)
         env = functools.partial(self.environment, requested={}, pty=False)
         self.git = Git(config.git, Surroundings(self.processes, self.accounts, self.in_thread, env))
+        outputs = Outputs(config.outputs)
+        self.runs = Runs(self.processes, lambda text: self.in_thread(outputs.keep, text))
 
     def open(self) -> None:
         self._reaper.open()
@@ -72,6 +77,7 @@ class Guest:
 
     async def close(self) -> None:
         """End everything that was started, and wait until it is gone; but not for what the kernel cannot kill."""
+        await self.runs.close()
         await self.git.close()
         await self.processes.close()
         give_up = time.monotonic() + _ENDING_S
