@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from warren_guest.accounts import Account, Accounts
+from warren_guest.browser.browser import Browser
+from warren_guest.browser.launch import Trust
 from warren_guest.events import Events
 from warren_guest.identity import Identity, Machine
 from warren_guest.logs import Ring
@@ -38,6 +40,8 @@ class Config:
     user: str
     workspace: str = "/workspace"
     shield: Callable[[], Shield] = field(default=contextlib.nullcontext)
+    # How the browser learns whom the machine trusts; a developer's own browser is left as it is.
+    browser_trust: Trust | None = None
 
 
 class Guest:
@@ -55,6 +59,7 @@ class Guest:
         self._reaper = Reaper()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
         self.processes = Processes(self._reaper, self._threads, config.shield, self.events.emit)
+        self.browser = Browser(self, lambda: self.accounts.find(None), config.browser_trust)
 
     def open(self) -> None:
         self._reaper.open()
@@ -66,6 +71,7 @@ class Guest:
 
     async def close(self) -> None:
         """End everything that was started, and wait until it is gone; but not for what the kernel cannot kill."""
+        await self.browser.close()
         await self.processes.close()
         give_up = time.monotonic() + _ENDING_S
         kill_descendants()

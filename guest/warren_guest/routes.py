@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import unquote
 
-from warren_guest import CONTRACT, VERSION, file_routes, frames, port_routes
+from warren_guest import CONTRACT, VERSION, browser_routes, file_routes, frames, port_routes
 from warren_guest.errors import RefusedError
 from warren_guest.events import CONTENT_TYPE as EVENT_STREAM
 from warren_guest.events import Events
@@ -152,6 +152,11 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/files/remove": {"POST": file_routes.remove},
     "/files/watch": {"GET": file_routes.watch},
     "/files/write": {"POST": file_routes.write},
+    "/browser/open": {"POST": browser_routes.open_page},
+    "/browser/click": {"POST": browser_routes.click},
+    "/browser/type": {"POST": browser_routes.type_text},
+    "/browser/evaluate": {"POST": browser_routes.evaluate},
+    "/browser/close": {"POST": browser_routes.close},
 }
 
 # Below /processes/{pid}; the first one is the process itself.
