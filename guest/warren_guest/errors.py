@@ -17,8 +17,10 @@ STATUS = {
     "no_pty": 400,
     "no_stdin": 400,
     "not_a_repository": 400,
+    "browser_missing": 400,
     "permission_denied": 403,
     "not_found": 404,
+    "no_element": 404,
     "method_not_allowed": 405,
     "already_answered": 409,
     "already_exists": 409,
@@ -31,6 +33,7 @@ STATUS = {
     "process_ended": 409,
     "push_refused": 409,
     "run_under_way": 409,
+    "no_page": 409,
     "body_too_large": 413,
     "bad_range": 416,
     "too_many_operations": 429,
@@ -42,6 +45,8 @@ STATUS = {
     "clone_failed": 502,
     "port_closed": 502,
     "push_failed": 502,
+    "page_failed": 502,
+    "browser_timeout": 504,
     "disk_full": 507,
 }
 

@@ -6,7 +6,16 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import unquote
 
-from warren_guest import CONTRACT, VERSION, archive_routes, file_routes, frames, port_routes, run_routes
+from warren_guest import (
+    CONTRACT,
+    VERSION,
+    archive_routes,
+    browser_routes,
+    file_routes,
+    frames,
+    port_routes,
+    run_routes,
+)
 from warren_guest.errors import RefusedError
 from warren_guest.events import CONTENT_TYPE as EVENT_STREAM
 from warren_guest.events import Events
@@ -162,6 +171,11 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/files/write": {"POST": file_routes.write},
     **git_routes.ROUTES,
     **archive_routes.ROUTES,
+    "/browser/open": {"POST": browser_routes.open_page},
+    "/browser/click": {"POST": browser_routes.click},
+    "/browser/type": {"POST": browser_routes.type_text},
+    "/browser/evaluate": {"POST": browser_routes.evaluate},
+    "/browser/close": {"POST": browser_routes.close},
 }
 
 # Below /processes/{pid}; the first one is the process itself.
