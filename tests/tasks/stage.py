@@ -1,8 +1,8 @@
 """The stage of all tests of tasks: a host with real microVMs and a gateway before it, in a world that is closed.
 
-    internet   models, git, webhooks: servers of the tests, by name, with certificates
-      │        (the only way out, through each machine's own proxy and its policy)
-    host       poold, its machines, a gateway; nothing of it is connected to the machine that the tests run on
+internet   models, git, webhooks: servers of the tests, by name, with certificates
+  │        (the only way out, through each machine's own proxy and its policy)
+host       poold, its machines, a gateway; nothing of it is connected to the machine that the tests run on
 """
 
 import contextlib
