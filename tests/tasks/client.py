@@ -123,9 +123,9 @@ class Task:
         assert view["state"] == state, self.story(view)
         return view
 
-    def question(self, kind: str) -> dict[str, Any]:
+    def question(self, kind: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
         """The question of this kind that is open, as soon as it is."""
-        view = self.until(lambda view: [each for each in view["waiting"] if each["kind"] == kind])
+        view = self.until(lambda view: [each for each in view["waiting"] if each["kind"] == kind], limit_s)
         found: dict[str, Any] = next(each for each in view["waiting"] if each["kind"] == kind)
         return found
 

@@ -6,12 +6,14 @@ import itertools
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TypeVar
 
 from tests.egress.internet import Internet
 from tests.egress.spaces import Space
+from tests.gitserver import GitServer
 
 T = TypeVar("T")
 FIRST = 31  # of the addresses that the internet's own names do not have
@@ -64,6 +66,18 @@ class Places:
         rule = f"ip daddr {address} tcp dport 443 redirect to :{port}"
         self._space.run("nft", f"insert rule inet catch arriving {rule}")
         return address
+
+
+@contextlib.contextmanager
+def git_server(places: Places, folder: Path, name: str, users: Mapping[str, str] | None = None) -> Iterator[GitServer]:
+    """A server of git with TLS under `name` during the block. With `users` nothing is answered without one of them."""
+    server = places.made(lambda: GitServer(folder, users or {}, "0.0.0.0", 0))
+    server.start()
+    try:
+        with places.encrypted(name, server.port):
+            yield server
+    finally:
+        server.close()
 
 
 class _Door:

@@ -34,6 +34,9 @@ BASE_UID = 330_000 + os.getpid() % 40 * 200
 OWNER, OTHER = "alice", "mallory"
 AUTHOR = "Warren Agent <agent@example.com>"
 PROTECTED = "main,release/*"
+# Of one task's workspace. The long forms of tests have larger ones.
+REAL_MB = int(os.environ.get("WARREN_TASKS_REAL_MB", "0"))
+ARCHIVE_MB = 64 + REAL_MB
 START_LIMIT_S = 240.0
 STOP_LIMIT_S = 60.0
 # What the operator says that a model costs whose agent does not tell: dollars for a million tokens.
@@ -107,6 +110,8 @@ def furnished(folder: Path, internet: Internet) -> dict[str, str]:
         "POOLD_REGISTRY": str(folder / "registry"),
         "POOLD_SECRETS": str(folder / "secrets"),
         "POOLD_PRICES": str(folder / "prices.json"),
+        "POOLD_ARCHIVE_MB": str(ARCHIVE_MB),
+        "SSL_CERT_FILE": str(internet.certificates.ca),  # of what poold itself calls: webhooks
         "POOLD_GIT_AUTHOR": AUTHOR,
         "POOLD_GIT_PROTECTED": PROTECTED,
     }

@@ -1,6 +1,5 @@
 """Repositories: cloned and pushed through the machine's proxy, with credentials that nobody else gets to see."""
 
-import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +8,7 @@ from tests.gitserver import GitServer
 from tests.tasks import leaks
 from tests.tasks.archive import opened
 from tests.tasks.client import Caller
+from tests.tasks.places import git_server
 from tests.tasks.stage import Stage
 from tests.vm.client import until
 
@@ -20,27 +20,18 @@ FILES = {"README.md": "A project.\n", "src/main.py": "print('hello')\n"}
 
 @pytest.fixture(scope="module")
 def gits(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServer]:
-    with git_server(stage, tmp_path_factory, "open-git.example.com", {}) as server:
+    with git_server(stage.places, tmp_path_factory.mktemp("git"), "open-git.example.com") as server:
         server.make("project", FILES)
         yield server
 
 
 @pytest.fixture(scope="module")
 def private(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServer]:
-    with git_server(stage, tmp_path_factory, "private-git.example.com", {USER: PASSWORD}) as server:
+    with git_server(
+        stage.places, tmp_path_factory.mktemp("git"), "private-git.example.com", {USER: PASSWORD}
+    ) as server:
         server.make("project", FILES)
         yield server
-
-
-@contextlib.contextmanager
-def git_server(stage: Stage, folders: pytest.TempPathFactory, name: str, users: dict[str, str]) -> Iterator[GitServer]:
-    server = stage.places.made(lambda: GitServer(folders.mktemp("git"), users, "0.0.0.0", 0))
-    server.start()
-    try:
-        with stage.places.encrypted(name, server.port):
-            yield server
-    finally:
-        server.close()
 
 
 def test_a_repository_is_cloned_and_the_work_is_on_a_branch_of_its_own(alice: Caller, gits: GitServer) -> None:

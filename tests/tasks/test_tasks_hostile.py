@@ -7,11 +7,10 @@ from pathlib import Path
 
 from tests.tasks.archive import opened
 from tests.tasks.client import Caller, Task
-from tests.tasks.stage import Stage
+from tests.tasks.stage import ARCHIVE_MB, REAL_MB, Stage
 from tests.vm import traces
 
 PRINT_MB = int(os.environ.get("WARREN_TASKS_PRINT_MB", "64"))
-REAL_MB = int(os.environ.get("WARREN_TASKS_REAL_MB", "0"))  # of a large workspace
 GIB = 1 << 30
 # Poold has a few dozen megabytes, and everything of a guest passes through it piece by piece.
 MOST_MB = 200.0
@@ -115,7 +114,7 @@ def test_a_workspace_of_five_gigabytes_that_is_mostly_holes_is_archived_as_such(
 
 def test_an_archive_that_would_fill_a_disk_is_none(stage: Stage, alice: Caller) -> None:
     with Watched(stage):
-        task = alice.task("edit .gitignore *.bin\nrun truncate -s 4T bomb.bin")
+        task = alice.task(f"edit .gitignore *.bin\nrun head -c {ARCHIVE_MB + 40}M /dev/zero > bomb.bin")
         view = task.ended()
     (told,) = task.of("task.archived")
     assert view["result"]["archive"] is None, told
