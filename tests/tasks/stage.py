@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from contract.keys import Key, key_id, new_secret
 from tests.bench.host import ROOT, Host, open_host
@@ -85,7 +86,7 @@ def open_stage(*, pool: str, image: str, **variables: str) -> Iterator[Stage]:
         world = stack.enter_context(open_world())
         (folder / "internet").mkdir()
         internet = stack.enter_context(open_internet(world.internet, folder / "internet"))
-        settings = {**furnished(folder, internet), "POOLD_DEFAULT_IMAGE": image, **variables}
+        settings: dict[str, Any] = {**furnished(folder, internet), "POOLD_DEFAULT_IMAGE": image, **variables}
         host = stack.enter_context(open_host(pool=pool, prefix=world.host.inside([]), **settings))
         keys = {owner: write_key(folder / "registry", owner) for owner in (OWNER, OTHER)}
         gateway = stack.enter_context(open_gateway(folder, world.host.inside([])))

@@ -65,7 +65,8 @@ def has_used(task: Task, model: ScriptedModel, usd: float) -> None:
 
 
 def price(model: ScriptedModel, prices: dict[str, float]) -> float:
-    return sum(getattr(model.used, f"{kind}_tokens") * usd for kind, usd in prices.items()) / 1_000_000
+    spent: float = sum(getattr(model.used, f"{kind}_tokens") * usd for kind, usd in prices.items())
+    return spent / 1_000_000
 
 
 def tools(task: Task) -> list[tuple[str | None, bool]]:

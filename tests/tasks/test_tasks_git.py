@@ -27,9 +27,8 @@ def gits(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Git
 
 @pytest.fixture(scope="module")
 def private(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServer]:
-    with git_server(
-        stage.places, tmp_path_factory.mktemp("git"), "private-git.example.com", {USER: PASSWORD}
-    ) as server:
+    folder, users = tmp_path_factory.mktemp("git"), {USER: PASSWORD}
+    with git_server(stage.places, folder, "private-git.example.com", users) as server:
         server.make("project", FILES)
         yield server
 
