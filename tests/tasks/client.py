@@ -21,26 +21,29 @@ Event = dict[str, Any]
 
 
 class Line(http.client.HTTPConnection):
-    """A connection to a port of loopback in the world's host."""
+    """A connection to a port of loopback, of our own or of another network namespace."""
 
-    def __init__(self, space: Space, port: int, limit_s: float) -> None:
+    def __init__(self, space: Space | None, port: int, limit_s: float) -> None:
         super().__init__("127.0.0.1", port, timeout=limit_s)
         self._space = space
 
     def connect(self) -> None:
-        self.sock = self._space.do(lambda: socket.create_connection((self.host, self.port), self.timeout))
+        self.sock = self._dial() if self._space is None else self._space.do(self._dial)
+
+    def _dial(self) -> socket.socket:
+        return socket.create_connection((self.host, self.port), self.timeout)
 
 
 class Caller(Api):
     """One key at the gateway. What it knows of sandboxes is the same as at a host."""
 
-    def __init__(self, host: Host, space: Space, port: int, key: str, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, host: Host, port: int, key: str, space: Space | None = None) -> None:
         super().__init__(host)
-        self.key = key
-        self._space, self._port, self._patience_s = space, port, limit_s
+        self.port, self.key = port, key
+        self._space = space
 
-    def line(self, limit_s: float | None = None) -> Line:
-        return Line(self._space, self._port, self._patience_s if limit_s is None else limit_s)
+    def line(self, limit_s: float = LIMIT_S) -> Line:
+        return Line(self._space, self.port, limit_s)
 
     @contextlib.contextmanager
     def open(

@@ -24,7 +24,7 @@ from tests.egress.internet import Internet, open_internet
 from tests.egress.spaces import Space
 from tests.egress.world import open_world
 from tests.gateway.cluster import write_pki
-from tests.tasks.client import Caller, Line
+from tests.tasks.client import Caller
 from tests.tasks.places import Places
 from tests.vm.client import until
 
@@ -55,7 +55,7 @@ class Stage:
     keys: dict[str, str]  # of each owner
 
     def caller(self, owner: str = OWNER) -> Caller:
-        return Caller(self.host, self.space, GATEWAY_PORT, self.keys[owner])
+        return Caller(self.host, GATEWAY_PORT, self.keys[owner], self.space)
 
     def kill_poold(self) -> None:
         self.host.kill()
@@ -92,7 +92,7 @@ def open_stage(*, pool: str, image: str, **variables: str) -> Iterator[Stage]:
         gateway = stack.enter_context(open_gateway(folder, world.host.inside([])))
         stage = Stage(world.host, internet, Places(world.internet, internet), host, folder, gateway, keys)
         host.wait_until_warm()
-        until(lambda: is_answering(stage), limit_s=START_LIMIT_S)
+        until(lambda: is_answering(stage.caller()), limit_s=START_LIMIT_S)
         yield stage
 
 
@@ -119,9 +119,12 @@ def furnished(folder: Path, internet: Internet) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def open_gateway(folder: Path, prefix: Sequence[str]) -> Iterator["subprocess.Popen[bytes]"]:
+def open_gateway(
+    folder: Path, prefix: Sequence[str] = (), port: int = GATEWAY_PORT
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A gateway with the folders in `folder` during the block. Its log is there, too."""
     settings = {
-        "GATEWAY_LISTEN": f"127.0.0.1:{GATEWAY_PORT}",
+        "GATEWAY_LISTEN": f"127.0.0.1:{port}",
         "GATEWAY_REGISTRY": str(folder / "registry"),
         "GATEWAY_PKI": str(folder / "pki"),
         "GATEWAY_NAME": "gateway-0",
@@ -149,10 +152,9 @@ def write_key(registry: Path, owner: str) -> str:
     return secret
 
 
-def is_answering(stage: Stage) -> bool:
+def is_answering(caller: Caller) -> bool:
     """The gateway knows a host that lives."""
-    assert stage.gateway.poll() is None, (stage.folder / "gateway.log").read_text()[-3000:]
-    with contextlib.suppress(OSError), contextlib.closing(Line(stage.space, GATEWAY_PORT, 5.0)) as line:
+    with contextlib.suppress(OSError), contextlib.closing(caller.line(5.0)) as line:
         line.request("GET", "/metrics")
         return b'gateway_hosts{kind="alive"} 1' in line.getresponse().read()
     return False
