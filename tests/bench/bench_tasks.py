@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from websockets.sync.client import connect
 
@@ -60,7 +61,7 @@ def open_place() -> Iterator[Caller]:
         write_pki(folder / "pki")
         (folder / "registry/keys").mkdir(parents=True)
         key = write_key(folder / "registry", OWNER)
-        told = {"POOLD_PKI": str(folder / "pki"), "POOLD_REGISTRY": str(folder / "registry")}
+        told: dict[str, Any] = {"POOLD_PKI": str(folder / "pki"), "POOLD_REGISTRY": str(folder / "registry")}
         host = stack.enter_context(
             open_host(pool=f"{IMAGE}=4-6", POOLD_DEFAULT_IMAGE=IMAGE, POOLD_BASE_UID=str(BASE_UID), **told)
         )
@@ -114,9 +115,7 @@ def events(caller: Caller) -> None:
     ahead_ms = clock(caller, task.view["sandbox"])
     with task.follow() as told:
         assert task.say("answer", asked, "yes").status == 200
-        seen = [
-            delay_ms(text, ahead_ms) for text in stamps(event for event in told if event["kind"] == "agent.message")
-        ]
+        seen = [delay_ms(text, ahead_ms) for text in stamps(told)]
     beside = lines(caller, task.view["sandbox"], ahead_ms)
     assert task.say("answer", task.question("question")["id"], "yes").status == 200
     task.ended()
@@ -151,7 +150,7 @@ def clock(caller: Caller, sandbox: str) -> float:
 
 def stamps(events: Iterable[Event]) -> Iterator[str]:
     """What each of them says, as soon as it came."""
-    texts = (event["data"]["text"] for event in events)
+    texts = (event["data"]["text"] for event in events if event["kind"] == "agent.message")
     return itertools.islice((text for text in texts if text.isdigit()), EVENTS)
 
 
