@@ -71,11 +71,6 @@ def open_place() -> Iterator[Caller]:
         yield caller
 
 
-def warm(caller: Caller) -> None:
-    """Every measurement begins with a full pool."""
-    until(lambda: caller.share(IMAGE)["warm"] >= caller.share(IMAGE)["wanted"], limit_s=240)
-
-
 def until_first_event(caller: Caller) -> float:
     began = time.perf_counter()
     task = caller.task("say hello")
@@ -97,9 +92,9 @@ def until_command(caller: Caller) -> float:
 def beginnings(caller: Caller) -> None:
     first, bare = [], []
     for _ in range(BEGINNINGS):
-        warm(caller)
+        caller.host.wait_until_warm()
         first.append(until_first_event(caller))
-        warm(caller)
+        caller.host.wait_until_warm()
         bare.append(until_command(caller))
     say("task_first_event_ms_p50", statistics.median(first))
     say("sandbox_and_exec_ms_p50", statistics.median(bare))
@@ -169,7 +164,7 @@ def lines(caller: Caller, sandbox: str, ahead_ms: float) -> list[float]:
 
 def a_minute(caller: Caller, one: Callable[[], object]) -> float:
     """How many of them are done in a minute, so many at once."""
-    warm(caller)
+    caller.host.wait_until_warm()
     began = time.perf_counter()
     with ThreadPoolExecutor(AT_ONCE) as threads:
         for done in [threads.submit(one) for _ in range(TASKS)]:
@@ -187,7 +182,7 @@ def throughput(caller: Caller) -> None:
 
 def main() -> None:
     with open_place() as caller:
-        warm(caller)
+        caller.host.wait_until_warm()
         events(caller)
         beginnings(caller)
         throughput(caller)
