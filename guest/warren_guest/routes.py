@@ -34,7 +34,7 @@ Handler = Callable[[Guest, Request], Awaitable[AnyAnswer]]
 ProcessHandler = Callable[[Guest, Request, Process], Awaitable[AnyAnswer]]
 H = TypeVar("H")
 # What this guest can do that older ones of the same contract cannot.
-FEATURES = ["run"]
+FEATURES = ["run", "git", "archive", "browser"]
 # Numbers of events and bytes in requests.
 _LARGE = 10**18 - 1
 
