@@ -65,6 +65,15 @@ def test_a_file_that_others_may_touch_is_refused_and_the_operator_is_told(
     assert "anns" not in caplog.text
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_folder_that_others_may_write_to_has_no_secrets(
+    folder: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "ann").chmod(mode)
+    assert "is not a secret that this host has" in told(folder, "ann", "TOKEN")
+    assert "make its folder 0700" in caplog.text
+
+
 def test_no_other_secret_is_given_in_place_of_a_bad_one(folder: Path) -> None:
     """Everybody's is not what the owner's own was meant to be."""
     (folder / "ann" / "TOKEN").chmod(0o644)

@@ -306,7 +306,7 @@ def test_where_a_caller_wants_to_be_told_is_checked_and_kept(url: str, kept: str
     [
         *("https://ann:hunter2@hooks.example.com/", "https://hunter2@hooks.example.com/", "ftp://a.b/", "nonsense"),
         *("http://127.0.0.1/", "http://10.0.0.1/", "http://[::1]/", "http://169.254.169.254/", "http://a.b/#c"),
-        *("http://a.b/\r\nX: y", "http://a b/"),
+        *("http://a.b/\r\nX: y", "http://a b/", "http://localhost:9000/"),
     ],
 )
 def test_where_nobody_may_be_told_is_refused_without_a_password(url: str) -> None:
