@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from contract.network import HostRule, NetRule
+from poold.egress.addresses import Address
 from poold.tasks import posting
 from poold.tasks.posting import Unreached, post
 from poold.tasks.urls import read_url
@@ -150,6 +151,19 @@ async def test_a_name_that_leads_nowhere_is_told(receiver: Receiver) -> None:
     with pytest.raises(Unreached, match="Connection refused") as caught:
         await sent(receiver)
     assert str(PUBLIC) not in str(caught.value)
+
+
+async def test_a_resolver_that_never_answers_is_left_in_time(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posting, "RESOLVE_S", 0.1)
+
+    async def silent(_: str) -> list[Address]:
+        await asyncio.Event().wait()
+        return []
+
+    with pytest.raises(Unreached, match=r"was not resolved within 0\.1 s"):
+        await sent(receiver, resolve=silent)
 
 
 async def test_who_never_answers_is_left_in_time(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,13 @@ def test_what_is_no_plain_file_is_not_read(folder: Path, caplog: pytest.LogCaptu
     assert len(caplog.records) == 3
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_of_another_user_is_not_read(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    os.chown(folder / "ann" / "TOKEN", 12_345, 12_345)
+    assert "is not a secret that this host has" in told(folder, "ann", "TOKEN")
+    assert "belongs to user 12345" in caplog.text
+
+
 @pytest.mark.parametrize("value", [b"", b"\n", b"a\0b", b"\xff", b"a" * (MAX_BYTES + 1)])
 def test_what_cannot_be_a_variable_is_not_kept_and_not_read(folder: Path, value: bytes) -> None:
     if value != b"\n":

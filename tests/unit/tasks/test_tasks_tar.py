@@ -177,6 +177,12 @@ def test_devices_are_left_out_with_all_that_is_said_of_them() -> None:
     assert (census.files, census.left_out) == (2, 1)
 
 
+def test_of_what_is_not_kept_no_byte_gets_through() -> None:
+    kept, left_out = raw(b"0", b"x" * 600, "kept"), raw(b"0", b"y" * 600, "left out")
+    tar = Tar(lambda member: member.name == b"kept")
+    assert tar.feed(left_out + kept + left_out + END) == kept + END
+
+
 SPARSE = ((b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0"), (b"GNU.sparse.name", b"a"))
 FILE = raw(b"0", b"x")
 
@@ -187,6 +193,7 @@ FILE = raw(b"0", b"x")
         (b"x" * 512, "no header of tar"),
         (FILE[:512].replace(b"ustar", b"\0\0\0\0\0"), "no header of tar"),
         (b"z" + FILE[1:], "sum is wrong"),
+        (FILE[:148] + b"nonsense" + FILE[156:], "field that is no number"),
         (raw(b"S", b""), "unknown type"),
         (raw(b"D", b""), "unknown type"),
         (raw(b"M", b""), "unknown type"),
