@@ -6,7 +6,7 @@ PY := .venv/bin/python
 STAMPS := build/stamps
 
 # What the programs need at run time, what builds the images, and what the benchmarks compare with.
-RUN_PACKAGES := qemu-system-x86 libnftables1 iproute2 util-linux e2fsprogs procps curl
+RUN_PACKAGES := qemu-system-x86 libnftables1 iproute2 util-linux e2fsprogs procps curl zstd
 BUILD_PACKAGES := python3 python3-venv mmdebstrap lz4 ca-certificates
 TEST_PACKAGES := nftables tmux git mount busybox-static chromium
 BENCH_PACKAGES := crun bubblewrap nginx-light wrk squid
