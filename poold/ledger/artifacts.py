@@ -35,7 +35,5 @@ def get(db: sqlite3.Connection, task_id: str, name: str) -> Entry | None:
 
 def of(db: sqlite3.Connection, task_id: str) -> list[Entry]:
     """All of the task's, by name."""
-    rows = db.execute(
-        "SELECT name, kind, bytes, sha256, at_ms FROM artifacts WHERE task = ? ORDER BY name", (task_id,)
-    )
+    rows = db.execute("SELECT name, kind, bytes, sha256, at_ms FROM artifacts WHERE task = ? ORDER BY name", (task_id,))
     return [Entry(*row) for row in rows]

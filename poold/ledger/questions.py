@@ -36,18 +36,22 @@ def ask(db: sqlite3.Connection, task_id: str, waiting: Waiting) -> bool:
     """Write a question down, and return whether it is one: not if it was asked before, or too many are open."""
     if len(open_ones(db, task_id)) >= MAX_OPEN:
         return False
-    return 0 < db.execute(
-        "INSERT OR IGNORE INTO questions (task, id, kind, text, tool, arguments, since_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (
-            task_id,
-            waiting.id,
-            waiting.kind,
-            waiting.text,
-            waiting.tool,
-            orjson.dumps(waiting.arguments).decode(),
-            waiting.since_ms,
-        ),
-    ).rowcount
+    return (
+        db.execute(
+            "INSERT OR IGNORE INTO questions (task, id, kind, text, tool, arguments, since_ms)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                task_id,
+                waiting.id,
+                waiting.kind,
+                waiting.text,
+                waiting.tool,
+                orjson.dumps(waiting.arguments).decode(),
+                waiting.since_ms,
+            ),
+        ).rowcount
+        > 0
+    )
 
 
 def answer(db: sqlite3.Connection, task_id: str, question_id: str, kind: str, text: str, *, now_ms: int) -> None:
@@ -78,11 +82,14 @@ def done(db: sqlite3.Connection, task_id: str, question_id: str) -> None:
 
 def withdraw(db: sqlite3.Connection, task_id: str, question_id: str, *, now_ms: int) -> bool:
     """Nobody waits for the answer any more. Returns whether somebody did."""
-    return 0 < db.execute(
-        "UPDATE questions SET answer = 'withdrawn', answered_ms = ?, is_done = 1"
-        " WHERE task = ? AND id = ? AND answered_ms IS NULL",
-        (now_ms, task_id, question_id),
-    ).rowcount
+    return (
+        db.execute(
+            "UPDATE questions SET answer = 'withdrawn', answered_ms = ?, is_done = 1"
+            " WHERE task = ? AND id = ? AND answered_ms IS NULL",
+            (now_ms, task_id, question_id),
+        ).rowcount
+        > 0
+    )
 
 
 def get(db: sqlite3.Connection, task_id: str, question_id: str) -> Question | None:
@@ -121,4 +128,10 @@ def _found(db: sqlite3.Connection, where: str, *values: object) -> list[Question
         f"SELECT {COLUMNS} FROM questions WHERE {where} ORDER BY since_ms, id",  # noqa: S608 — constants
         values,
     )
-    return [Question(*row[:4], orjson.loads(row[4]), *row[5:9], bool(row[9])) for row in rows]
+    return [_question(tuple(row)) for row in rows]
+
+
+def _question(row: tuple[Any, ...]) -> Question:
+    name, kind, text, tool, arguments, since_ms, answer, answer_text, answered_ms, is_done = row
+    asked = orjson.loads(arguments)
+    return Question(name, kind, text, tool, asked, since_ms, answer, answer_text, answered_ms, bool(is_done))

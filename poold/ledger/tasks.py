@@ -116,7 +116,7 @@ def change(db: sqlite3.Connection, task_id: str, **columns: Any) -> Row:
 
 
 def end(db: sqlite3.Connection, task_id: str, ending: Mapping[str, Any]) -> bool:
-    """Write down how the task is to end, and return whether it will end so. The first word counts; a stop always does."""
+    """Write down how the task is to end; whether it will end so. The first word counts, and a stop always does."""
     row = get(db, task_id)
     is_stop = ending["event"] == TaskEvent.STOP
     if row.task.state in FINAL or (row.ending is not None and not (is_stop and row.ending["event"] != TaskEvent.STOP)):
@@ -199,7 +199,7 @@ def under_way(db: sqlite3.Connection) -> list[Row]:
 def living(db: sqlite3.Connection, owner: str) -> list[Task]:
     """All of the owner's that have not ended: each has a reservation in its owner's book."""
     rows = db.execute("SELECT * FROM tasks WHERE phase <> 'done' AND owner = ? ORDER BY created_ms, id", (owner,))
-    return [row.task for row in map(lambda found: _row(db, found), rows.fetchall()) if row.task.state not in FINAL]
+    return [task for task in (_row(db, row).task for row in rows.fetchall()) if task.state not in FINAL]
 
 
 def of_sandbox(db: sqlite3.Connection, sandbox_id: str) -> Task | None:

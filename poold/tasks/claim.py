@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from functools import partial
 from sqlite3 import Connection
+from typing import Any
 
 from contract.errors import CapacityError, WarrenError
 from contract.ids import home_of, new_id
@@ -75,7 +77,7 @@ async def _planned(life: Life, row: Row) -> Row:
         name = row.task.sandbox  # it was never begun
     else:
         name = new_id("sb", life.tools.means.sources.entropy)
-    changes = {"sandbox": name, "attempts": row.attempts + (name != row.task.sandbox)}
+    changes: dict[str, Any] = {"sandbox": name, "attempts": row.attempts + (name != row.task.sandbox)}
     life.wall.run(True)
     if row.task.state is TaskState.QUEUED:
         return await life.move(TaskEvent.PLAN, {"sandbox": name}, **changes)
@@ -88,7 +90,7 @@ async def _requeue(life: Life) -> None:
 
     def write(db: Connection) -> None:
         row = tasks.get(db, life.id)
-        changes = {"sandbox": None, "attempts": max(0, row.attempts - 1)}
+        changes: dict[str, Any] = {"sandbox": None, "attempts": max(0, row.attempts - 1)}
         if row.task.state is TaskState.PLANNING:
             tasks.move(db, life.id, TaskEvent.REQUEUE, now_ms=life.tools.now_ms(), **changes)
 
@@ -119,7 +121,7 @@ async def _is_seen(life: Life, sandbox_id: str) -> None:
 
 
 def sandbox_request(tools: Tools, row: Row) -> CreateSandbox:
-    """The sandbox that the task works in: no idle pause, and no time limit that counts before the task's own. Blocks."""
+    """The sandbox that the task works in, with no time limit that counts before the task's own. Blocks."""
     task = row.task
     rules = RulesAsked(timeout_sec=MAX_TIMEOUT_S, on_timeout="pause" if tools.can_save else "destroy")
     env = tools.vault.get(task.id).env
@@ -135,7 +137,7 @@ def sandbox_request(tools: Tools, row: Row) -> CreateSandbox:
     )
 
 
-def network_of(tools: Tools, task: Task, key_network: Network | None, env: dict[str, str]) -> Network | None:
+def network_of(tools: Tools, task: Task, key_network: Network | None, env: Mapping[str, str]) -> Network | None:
     """What the task's sandbox may reach. Raises `BadField` for what no sandbox of this host may."""
     if not tools.means.pool.engine.isolates:
         return task.network  # nothing but `deny` is taken, and nothing is kept
@@ -161,6 +163,4 @@ def has_room(pool: Pool, shape: Shape) -> bool:
     shares = pool.keeper.shares()
     slots = pool.places.free + sum(share["warm"] for share in shares)
     warm_mb = sum(share["warm"] * (share["memory_mb"] + OVERHEAD_MB) for share in shares)
-    return slots > 0 and pool.places.memory_left_mb + warm_mb >= shape.memory_mb + OVERHEAD_MB
-
-
+    return bool(slots > 0 and pool.places.memory_left_mb + warm_mb >= shape.memory_mb + OVERHEAD_MB)

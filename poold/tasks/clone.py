@@ -1,10 +1,9 @@
 """The repository of a task, brought into its machine."""
 
+import asyncio
 from functools import partial
 from sqlite3 import Connection
 from typing import Any
-
-import asyncio
 
 from contract.task_states import TaskEvent
 from contract.tasks import Task

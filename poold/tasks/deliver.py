@@ -1,10 +1,12 @@
 """Answers, delivered to whoever waits for them. Each is written down before, so that it may be delivered again."""
 
+import asyncio
 import logging
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from contract.errors import WarrenError
 from contract.network import HostRule, Mode, NetRule
 from contract.task_states import TaskEvent
 from poold.errors import GuestRefused
@@ -16,7 +18,22 @@ from poold.tasks.pushing import push
 
 log = logging.getLogger("poold.tasks")
 
-OURS = ("sp", "ho", "hp")  # ids of the host's own questions begin so: about spending, hosts, and its push at the end
+AGAIN_S = 1.0
+
+
+async def deliver_all(life: Life) -> None:
+    """Deliver answers whenever there are some, in their order. Until it is cancelled."""
+    while True:
+        await life.to_deliver.wait()
+        life.to_deliver.clear()
+        try:
+            row = await life.row()
+            for question in await life.tools.read(partial(questions.undelivered, task_id=life.id)):
+                await deliver(life, row, question)
+        except WarrenError as error:  # the steering sees that there are some still
+            log.warning("an answer was not delivered", extra={"task": life.id, "why": str(error)})
+            await asyncio.sleep(AGAIN_S)
+        life.wake()
 
 
 async def deliver(life: Life, row: Row, question: Question) -> None:

@@ -42,7 +42,7 @@ async def _fetch(life: Life, sandbox_id: str, number: int, path: str) -> None:
         target = f"/files/content?{urlencode({'path': path, 'user': 'root'})}"
         try:
             async with life.inside(sandbox_id) as guest, guest.exchange("GET", target) as answer:
-                kept = await life.tools.artifacts.keep(life.id, name, answer.chunks(), limit_bytes=MAX_BYTES)
+                kept = await life.tools.artifacts.put(life.id, name, answer.chunks(), limit_bytes=MAX_BYTES)
             entry = artifacts.Entry(name, "output", kept.bytes, kept.sha256, life.tools.now_ms())
         except (GuestRefused, ArtifactTooLarge) as error:
             log.info("an output is lost", extra={"task": life.id, "step": number, "why": error.message})

@@ -43,7 +43,7 @@ async def finish(life: Life) -> None:
     """Keep the work and write the end down. May be called again at any point."""
     row = await life.row()
     if row.task.state not in FINAL:
-        if row.task.sandbox is not None and row.task.phase == "finish":
+        if "cloned" in row.kept:  # else no agent was ever let in
             await _keep_all(life, row)
         await _conclude(life)
     await _clear(life)
@@ -189,7 +189,7 @@ def _write_end(db: Connection, life: Life) -> Row:
     if event is TaskEvent.COMPLETE and row.task.state is TaskState.PAUSED:
         tasks.move(db, life.id, TaskEvent.RESUME, now_ms=now_ms)
     reason = (row.ending or {}).get("reason")
-    result = keeping.result_of(row) if row.task.sandbox is not None else None
+    result = keeping.result_of(row) if "cloned" in row.kept else None
     told = {"reason": reason, "result": result}
     changes = {"reason": reason, "result": result, "wall_ms": life.wall.ms, "phase": "finish", "is_held": 0}
     after = tasks.move(db, life.id, event, now_ms=now_ms, told=told, **_present(changes))
@@ -207,9 +207,8 @@ def _event(row: Row) -> TaskEvent:
 
 
 async def _clear(life: Life) -> None:
-    """What the task no longer needs goes: its secrets, its machine. What fails is tried again by whoever runs this."""
+    """What the task no longer needs goes: its machine. What fails is tried again by whoever runs this."""
     row = await life.row()
-    await asyncio.to_thread(life.tools.vault.keep_webhook, life.id)
     if row.task.sandbox is not None:
         await _release(life, row.task, row.task.sandbox)
     await life.write(partial(tasks.change, task_id=life.id, phase=tasks.DONE))
@@ -224,5 +223,3 @@ async def _release(life: Life, task: Task, sandbox_id: str) -> None:
             await life.tools.sandboxes.set_timeout(sandbox_id, 60 * task.keep_minutes, life.caller, "destroy")
             return
     await life.tools.sandboxes.destroy(sandbox_id, life.caller, "its task has ended")
-
-

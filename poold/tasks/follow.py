@@ -52,7 +52,7 @@ class Allowance:
 
 
 async def follow(life: Life, sandbox_id: str) -> Progress:
-    """Write the agent's events down until it has ended. Goes on where it was, and waits while the machine is on disk."""
+    """Write the agent's events down until it has ended. Goes on where it was; waits while the machine is on disk."""
     allowance = Allowance(asyncio.get_running_loop().time)
     while True:
         progress = Progress.decode((await life.row()).progress)
@@ -109,7 +109,7 @@ def _read(
 
 
 def _write(
-    db: Connection, life: Life, after: Progress, changes: Changes, verdict: Verdict | None, asked: Spending | None
+    db: Connection, *, life: Life, after: Progress, changes: Changes, verdict: Verdict | None, asked: Spending | None
 ) -> bool:
     """Whether there is something to decide."""
     row = tasks.get(db, life.id)

@@ -97,7 +97,7 @@ def looping(progress: Progress, loop: Loop) -> Looping | None:
 
 
 def spending(progress: Progress, approvals: Approvals) -> Spending | None:
-    """Whether to ask about spending: at every multiple of what may be spent unasked. One question covers those passed."""
+    """Whether to ask about spending: at every multiple of what may be spent unasked, once for all that were passed."""
     if approvals.spend_usd is None or progress.usd is None:
         return None
     passed = int(progress.usd / approvals.spend_usd + 1e-9)

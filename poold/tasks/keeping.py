@@ -55,7 +55,7 @@ async def work(life: Life, row: Row) -> dict[str, Any]:
         stat = await ask(guest, "GET", f"/git/diff?{urlencode({**seen, 'format': 'stat'})}", limit_s=GIT_S)
         target = f"/git/diff?{urlencode({**seen, 'format': 'patch', 'limit': MAX_PATCH_BYTES})}"
         async with guest.exchange("GET", target, limit_s=GIT_S, refusals=FAR_AWAY) as answer:
-            stored = await life.tools.artifacts.keep(life.id, PATCH, answer.chunks(), limit_bytes=2 * MAX_PATCH_BYTES)
+            stored = await life.tools.artifacts.put(life.id, PATCH, answer.chunks(), limit_bytes=2 * MAX_PATCH_BYTES)
     diff = {name: number(stat.get(name)) for name in ("files", "insertions", "deletions")} | {"bytes": stored.bytes}
     entry = artifacts.Entry(PATCH, "patch", stored.bytes, stored.sha256, life.tools.now_ms())
     await life.write(lambda db: artifacts.put(db, life.id, entry))

@@ -49,6 +49,7 @@ class Life:
         self.awake = asyncio.Event()  # its machine runs
         self.gone: str | None = None  # why its machine is no more
         self.to_fetch = asyncio.Event()  # outputs that are to become artifacts
+        self.to_deliver = asyncio.Event()  # answers that somebody waits for
         self.wall = Wall(row.task.usage.wall_ms)
         self.workspace = WORKSPACE
         if row.ending is not None:

@@ -5,7 +5,6 @@ import contextlib
 import logging
 from dataclasses import dataclass
 from functools import partial
-from sqlite3 import Connection
 
 from contract.errors import WarrenError, WrongState
 from contract.models import Sandbox
@@ -14,7 +13,6 @@ from contract.task_states import TaskEvent, TaskState
 from poold.ledger import questions, tasks
 from poold.ledger.questions import Question
 from poold.ledger.tasks import Row
-from poold.tasks.deliver import deliver
 from poold.tasks.judge import Capped
 from poold.tasks.life import OVER, Life
 from poold.tasks.plan import Act, Facts, next_ms, plan
@@ -57,11 +55,13 @@ class Steering:
         sandbox = None if row.task.phase == "claim" else await self.life.sandbox(row)
         if sandbox is not None:
             row = await self._compare(row, sandbox)
+        elif row.task.phase == "finish":
+            self.life.lose("it never had a machine")
         await self._count(row)
         answers = await self.life.tools.read(partial(questions.undelivered, task_id=self.life.id))
         facts = self._facts(row, sandbox, answers)
         for act in plan(facts):
-            await self._do(act, row, answers)
+            await self._do(act, row)
         return self._wait_s(row, facts)
 
     def _facts(self, row: Row, sandbox: Sandbox | None, answers: list[Question]) -> Facts:
@@ -127,7 +127,7 @@ class Steering:
     def _is_behind(self) -> bool:
         return self._wall_written != self.life.wall.ms
 
-    async def _do(self, act: Act, row: Row, answers: list[Question]) -> None:
+    async def _do(self, act: Act, row: Row) -> None:
         life, sandbox_id = self.life, row.task.sandbox or ""
         match act:
             case Act.PAUSE:
@@ -144,9 +144,7 @@ class Steering:
             case Act.RESUME:
                 await self._move(TaskEvent.RESUME, None)
             case Act.DELIVER:
-                for question in answers:
-                    await deliver(life, row, question)
-                life.wake()
+                life.to_deliver.set()
 
     async def _sleep(self, sandbox_id: str, row: Row) -> None:
         try:
@@ -180,14 +178,3 @@ async def watch(life: Life, sandbox_id: str) -> None:
     async with contextlib.aclosing(life.tools.ledger.changes(sandbox_id)) as changes:
         async for _ in changes:
             life.wake()
-
-
-def answer_by_caller(
-    db: Connection, task_id: str, question_id: str, kind: str, text: str, *, now_ms: int, request: str | None, by: str
-) -> Row:
-    """Write an answer down, with its event and its audit row."""
-    questions.answer(db, task_id, question_id, kind, text, now_ms=now_ms)
-    told = {"id": question_id, "kind": kind, "by": by}
-    tasks.tell(db, task_id, "approval.answered", told, at_ms=now_ms)
-    tasks.note(db, task_id, "input", told, now_ms=now_ms, request=request)
-    return tasks.get(db, task_id)

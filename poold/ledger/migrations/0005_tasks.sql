@@ -95,15 +95,15 @@ CREATE TABLE artifacts (
 
 -- Who is to be told of the end of a task, until they were or it was tried often enough.
 CREATE TABLE webhooks (
-    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    id          TEXT PRIMARY KEY,
     task        TEXT NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
+    owner       TEXT NOT NULL,
     url         TEXT NOT NULL,
     body        TEXT NOT NULL,            -- a JSON object
     created_ms  INTEGER NOT NULL,
-    attempts    INTEGER NOT NULL DEFAULT 0,
+    tries       INTEGER NOT NULL DEFAULT 0,
     due_ms      INTEGER,                  -- when to try next; null when it is over
-    ended_ms    INTEGER,
-    outcome     TEXT                      -- delivered, or what went wrong the last time
+    why         TEXT                      -- what went wrong the last time
 ) STRICT;
 
 CREATE INDEX webhooks_by_due ON webhooks (due_ms) WHERE due_ms IS NOT NULL;
