@@ -16,6 +16,8 @@ from warren_guest.logs import Ring
 from warren_guest.output import Reader
 from warren_guest.processes import Process, Processes, Start
 from warren_guest.reaper import Reaper
+from warren_guest.run_outputs import Outputs
+from warren_guest.runs import Runs
 from warren_guest.server import Connection
 from warren_guest.sessions import kill_descendants
 from warren_guest.spawn import Program, Shield
@@ -38,6 +40,7 @@ class Config:
     user: str
     workspace: str = "/workspace"
     shield: Callable[[], Shield] = field(default=contextlib.nullcontext)
+    outputs: str = "/var/lib/warren/outputs"
 
 
 class Guest:
@@ -55,6 +58,8 @@ class Guest:
         self._reaper = Reaper()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
         self.processes = Processes(self._reaper, self._threads, config.shield, self.events.emit)
+        outputs = Outputs(config.outputs)
+        self.runs = Runs(self.processes, lambda text: self.in_thread(outputs.keep, text))
 
     def open(self) -> None:
         self._reaper.open()
@@ -66,6 +71,7 @@ class Guest:
 
     async def close(self) -> None:
         """End everything that was started, and wait until it is gone; but not for what the kernel cannot kill."""
+        await self.runs.close()
         await self.processes.close()
         give_up = time.monotonic() + _ENDING_S
         kill_descendants()

@@ -11,10 +11,10 @@ import stat
 import subprocess
 import termios
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from warren_guest import frames
+from warren_guest import frames, syscalls
 from warren_guest.accounts import Account
 from warren_guest.errors import RefusedError, refusal_of
 
@@ -29,7 +29,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to start. `env` is complete, `cwd` absolute."""
+    """What to start. `env` is complete, `cwd` absolute. With `no_new_privs` no program that it starts gains rights."""
 
     cmd: str
     args: tuple[str, ...]
@@ -38,6 +38,7 @@ class Program:
     account: Account
     stdin: bool = False
     pty: Window | None = None
+    no_new_privs: bool = False
 
 
 @dataclass(slots=True)
@@ -117,13 +118,19 @@ def _start(program: Program, executable: str, stdio: tuple[int, int, int]) -> in
         env=program.env,
         start_new_session=True,
         umask=0o022,
-        # One system call that takes no lock: safe after a fork, whatever other threads were doing.
-        preexec_fn=_take_terminal if program.pty else None,  # noqa: PLW1509
+        # System calls that take no lock: safe after a fork, whatever other threads were doing.
+        preexec_fn=_before_exec(program),  # noqa: PLW1509
         **identity,
     )
     # The object believes that it is over: the status is the reaper's, and it must never wait for it itself.
     process.returncode = 0
     return int(process.pid)
+
+
+def _before_exec(program: Program) -> Callable[[], None] | None:
+    if program.no_new_privs:
+        return syscalls.forbid_new_privileges()
+    return _take_terminal if program.pty else None
 
 
 def _take_terminal() -> None:
