@@ -25,6 +25,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)  # their names, and what they say
     links: tuple[str, ...] = ()  # operations that go on with the reply's id
     linked: str = "sandbox_id"  # as what that id stands in their paths
+    pointer: str = "/id"  # where that id is in the reply
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from typing import Any
 
 from warren_guest import precedence, syscalls
 from warren_guest.browser.launch import Trust
+from warren_guest.git import wrapper
+from warren_guest.git.places import MACHINE
 from warren_guest.guest import PATH, Config
 from warren_guest.identity import CA_BUNDLE, CA_FILE, CA_FOLDER, VirtualMachine, set_hostname, write_text
 from warren_guest.logs import Console
@@ -70,7 +72,8 @@ def become_init() -> Booted:
     random_fd = os.open("/dev/urandom", os.O_RDWR | os.O_CLOEXEC)
     listener, is_served = _listen()
     machine = VirtualMachine(random_fd)
-    config = Config(machine, USER, shield=shield.lowered, browser_trust=Trust(f"{CA_FOLDER}/{CA_FILE}", _POLICIES))
+    trust = Trust(f"{CA_FOLDER}/{CA_FILE}", _POLICIES)
+    config = Config(machine, USER, shield=shield.lowered, git=MACHINE, browser_trust=trust)
     return Booted(config, listener, is_served, console)
 
 
@@ -160,6 +163,8 @@ def _prepare_files() -> None:
     Path(CA_FOLDER).mkdir(0o755, parents=True, exist_ok=True)
     (Path(CA_FOLDER) / CA_FILE).touch()
     (Path(CA_FOLDER) / CA_FILE).unlink()
+    if not wrapper.install():
+        log.info("git has no wrapper in this image: pushes are its own affair")
     workspace = Path("/workspace")
     if not workspace.exists():
         workspace.mkdir(0o755)

@@ -141,6 +141,11 @@ class Process:
         except ProcessLookupError as exc:
             raise RefusedError("process_ended", f"process {self.pid} has ended") from exc
 
+    def kill(self) -> None:
+        """Kill it and its whole session. Nothing if it is over: its number may be another's by now."""
+        if not self._is_reaped:
+            kill_session(self.pid)
+
     def resize(self, cols: int, rows: int) -> None:
         if self.start.program.pty is None or self.inlet is None:
             raise RefusedError("no_pty", f"process {self.pid} has no terminal")

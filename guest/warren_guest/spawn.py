@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from warren_guest import frames
+from warren_guest import frames, syscalls
 from warren_guest.accounts import Account
 from warren_guest.errors import RefusedError, refusal_of
 
@@ -29,7 +29,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to start. `env` is complete, `cwd` absolute."""
+    """What to start. `env` is complete, `cwd` absolute. With `no_new_privs` no program that it starts gains rights."""
 
     cmd: str
     args: tuple[str, ...]
@@ -38,6 +38,7 @@ class Program:
     account: Account
     stdin: bool = False
     pty: Window | None = None
+    no_new_privs: bool = False
     # Beside the usual three: descriptors of ours by the numbers that it knows them by. They stay ours to close.
     fds: Mapping[int, int] = field(default_factory=dict)
 
@@ -122,7 +123,7 @@ def _start(program: Program, executable: str, stdio: tuple[int, int, int]) -> in
         # All that we have open is closed by exec: there is nothing to close but what is given, and that must stay.
         close_fds=not program.fds,
         # System calls that take no lock: safe after a fork, whatever other threads were doing.
-        preexec_fn=_preparation(program),  # noqa: PLW1509
+        preexec_fn=_before_exec(program),  # noqa: PLW1509
         **identity,
     )
     # The object believes that it is over: the status is the reaper's, and it must never wait for it itself.
@@ -130,11 +131,20 @@ def _start(program: Program, executable: str, stdio: tuple[int, int, int]) -> in
     return int(process.pid)
 
 
-def _preparation(program: Program) -> Callable[[], None] | None:
+def _before_exec(program: Program) -> Callable[[], None] | None:
     """What the new process does before it becomes the program."""
     if program.pty:
         return _take_terminal
-    return (lambda: _take_fds(program.fds)) if program.fds else None
+    forbid = syscalls.forbid_new_privileges() if program.no_new_privs else None
+    if not program.fds:
+        return forbid
+
+    def prepare() -> None:
+        _take_fds(program.fds)
+        if forbid is not None:
+            forbid()
+
+    return prepare
 
 
 def _take_terminal() -> None:
