@@ -17,7 +17,6 @@ from warren_guest.browser.page import Page, View
 from warren_guest.browser.pipe import CallError, GoneError, Json, Pipe
 from warren_guest.errors import RefusedError
 from warren_guest.processes import Process, Processes, Start
-from warren_guest.sessions import kill_session
 from warren_guest.spawn import Program
 
 QUIET_S = 600.0
@@ -182,12 +181,13 @@ class Browser:
             on_failure.callback(os.close, answers)
             start = Start(
                 Program(
-                    # No program that a page could bring it to start gains the rights of another user.
-                    cmd="setpriv",
-                    args=("--no-new-privs", "--", program, *launch.flags(profile, account)),
+                    cmd=program,
+                    args=launch.flags(profile, account),
                     env=self._means.environment(account, {"HOME": profile}, pty=False),
                     cwd="/",
                     account=account,
+                    # No program that a page could bring it to start gains the rights of another user.
+                    no_new_privs=True,
                     fds={3: its_input, 4: its_output},
                 )
             )
@@ -252,7 +252,7 @@ class Browser:
 
     async def _end(self, running: _Running) -> None:
         running.pipe.close()
-        kill_session(running.process.pid)
+        running.process.kill()
         give_up = asyncio.get_running_loop().time() + _ENDING_S
         while not running.process.is_ended and (left := give_up - asyncio.get_running_loop().time()) > 0:
             await running.process.output.bell.wait(left)

@@ -17,6 +17,8 @@ def line_of(method: str, params: dict[str, Any]) -> str | None:
             return cut(exception_text(details), LINE_BYTES)
         case "Log.entryAdded", {"entry": {"level": "error", "text": str(text)} as entry}:
             where = entry.get("url")
+            if isinstance(where, str) and where.endswith("/favicon.ico"):
+                return None  # what the browser asks for by itself, and most servers have not
             return cut(f"{text} ({where})" if where else text, LINE_BYTES)
     return None
 
