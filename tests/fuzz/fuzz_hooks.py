@@ -1,7 +1,7 @@
 """What schemathesis is told about our API beside its document. It is a program of its own, and loads this file.
 
-Most requests go to sandboxes and tasks that there are. Machines stay small, few and of one shape, and commands end soon: a fuzzer
-that waits finds nothing. What makes a request wrong is left as it is.
+Most requests go to sandboxes and tasks that there are. Machines stay small, few and of one shape, and commands and
+tasks end soon: a fuzzer that waits finds nothing. What makes a request wrong is left as it is.
 """
 
 import json

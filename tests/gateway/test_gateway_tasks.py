@@ -199,11 +199,11 @@ def test_a_stopped_task_stays_stopped_and_gives_its_room_back(pair: Cluster) -> 
     shape = ask(pair.gateways[0].port, "GET", "/v1/hosts", key=pair.key("boss-tasks", scopes=EVERYTHING)).json["hosts"]
     usual = next(image for image in shape[0]["images"] if image["image"] == shape[0]["default_image"])
     pools = Pools(vcpus=usual["vcpus"], memory_mb=usual["memory_mb"], disk_mb=usual["disk_mb"])
+    port = pair.gateways[1].port
     for key in owner(pair, "small-tasks", pools=pools):
         first = create(pair, key, LONG).json["id"]
         full = ask(pair.gateways[1].port, "POST", TASKS, HELLO, key=key)
         assert (full.status, full.code) == (429, "pool_exhausted")
-        port = pair.gateways[1].port
         assert ask(port, "POST", f"{TASKS}/{first}/stop", key=key).status == 200
         assert ended(pair, key, first)["state"] == "stopped"
         assert ask(port, "POST", f"{TASKS}/{first}/stop", key=key).json["state"] == "stopped"
