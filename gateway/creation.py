@@ -38,8 +38,9 @@ UNDO_TRIES = 6
 UNDO_S = 1.0  # before the second try; then twice as long each time
 REPLAYED = b"idempotent-replayed"  # of a reply that a host has kept
 UNDER_WAY = (State.PENDING, State.STARTING)
+TOO_OLD = "no_such_route"  # what a host of a former version says, which knows nothing of what is asked for
 # What a host says when it has done nothing, and another may.
-ELSEWHERE = frozenset({"no_capacity", "draining", "host_pressure", "ledger_full", "not_ready", "queue_full"})
+ELSEWHERE = frozenset({"no_capacity", "draining", "host_pressure", "ledger_full", "not_ready", TOO_OLD})
 AGENT_IMAGE = "agent"  # has the programs of agents in it
 OWN_PROGRAM = "mock"  # the agent that every image has
 

@@ -24,7 +24,7 @@ CREATE: Codes = {
     422: ("key_reused",),
     429: ("pool_exhausted",),
     500: ("ledger_failed",),
-    503: ("no_capacity", "queue_full", "draining", "host_pressure", "ledger_full", "not_ready"),
+    503: ("no_capacity", "draining", "host_pressure", "ledger_full", "not_ready"),
 }
 MOVED: Codes = together(
     BODY,

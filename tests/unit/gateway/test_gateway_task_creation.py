@@ -187,6 +187,15 @@ async def test_a_host_whose_queue_is_full_sends_the_task_to_another() -> None:
         await everywhere.create(wish_of(everywhere, MOCK))
 
 
+async def test_a_host_of_a_former_version_sends_the_task_to_another() -> None:
+    old = Answer(404, {"error": {"code": "no_such_route", "message": "there is nothing under this path"}}, [])
+    hosts, quotas = FakeHosts(host("a"), host("b", free=0), answers={"a": old}), FakeQuotas()
+    maker = creation(hosts, quotas)
+    made = await maker.create(wish_of(maker, MOCK))
+    assert hosts.places == {made.id: "b"}
+    assert [asked[0] for asked in hosts.asked] == ["a", "b"]
+
+
 async def test_an_owner_with_nothing_left_is_told_so() -> None:
     maker = creation(FakeHosts(host("a", free=0)), FakeQuotas(full=True))
     with pytest.raises(PoolExhausted):
