@@ -77,7 +77,7 @@ JOBS = (
         about="A job is a task: its id opens `/api/v1/tasks/…` as well, where there is more to ask for.",
         body=JobAsked.read,
         means={
-            "repoUrl": "the repository; without it, an empty workspace. A name and a password in it are never shown again",
+            "repoUrl": "the repository; without it, the workspace is empty. A password in it is never shown again",
             "taskDesc": "what is to be done, in words",
             "agent": "who does it; without it, as your operator has it: `claude`, unless that was changed",
             "model": "of the agent; without it, the agent's own choice",

@@ -35,7 +35,7 @@ TASK_MEANS = {
     "prompt": "what is to be done, in words",
     "agent": "who does it. `mock` does what the lines of the prompt say: for trying out, and for tests",
     "model": "of the agent; without it, the agent's own choice",
-    "repo": "the repository to work in, cloned into the machine; without it, the workspace is empty. A name and a password in it are never shown again",
+    "repo": "the repository to work in; without it, the workspace is empty. A password in it is never shown again",
     "ref": "the branch, tag or commit to begin with; without it, the repository's own",
     "depth": "how many commits of the past are cloned; 0: all",
     "branch": "what the work is committed on; without it, `warren/` and the task's id",
