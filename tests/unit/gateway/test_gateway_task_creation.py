@@ -136,6 +136,14 @@ async def test_an_agent_that_is_a_program_gets_the_image_that_has_it(agent: str)
     assert quotas.reserved[1][1] == replace(PYTHON, memory_mb=1024)
 
 
+async def test_on_computers_as_they_are_every_agent_is_what_is_there() -> None:
+    here = Shape("host", 1, 512, 4096)
+    quotas = FakeQuotas()
+    maker = creation(FakeHosts(replace(host("a", images=(here,)), default_image="host")), quotas)
+    await maker.create(wish_of(maker, {"agent": "claude", "prompt": "x"}))
+    assert quotas.reserved[0][1] == here
+
+
 async def test_a_task_is_accepted_where_there_is_no_room_now() -> None:
     hosts = FakeHosts(host("a", free=0), host("b", free=0))
     maker = creation(hosts)

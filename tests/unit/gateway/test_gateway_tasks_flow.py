@@ -110,7 +110,10 @@ async def test_anothers_task_does_not_exist(place: Place) -> None:
     ):
         told = await place.ask(method, path, key=place.blue)
         assert (path, told.status_code, told.json()["error"]["code"]) == (path, 404, "not_found")
+    told = await place.ask("POST", TASKS, {**MOCK, "retry_of": task}, key=place.blue)
+    assert told.status_code == 404
     assert place.host_of(task).tasks[task]["state"] == "queued"
+    assert len(place.made) == 1
 
 
 async def test_a_task_that_never_was_is_not_found_anywhere(place: Place) -> None:
