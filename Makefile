@@ -6,13 +6,14 @@ PY := .venv/bin/python
 STAMPS := build/stamps
 
 # What the programs need at run time, what builds the images, and what the benchmarks compare with.
-RUN_PACKAGES := qemu-system-x86 libnftables1 iproute2 util-linux e2fsprogs procps curl
+RUN_PACKAGES := qemu-system-x86 libnftables1 iproute2 util-linux e2fsprogs procps curl zstd
 BUILD_PACKAGES := python3 python3-venv mmdebstrap lz4 ca-certificates
 TEST_PACKAGES := nftables tmux git mount busybox-static chromium
 BENCH_PACKAGES := crun bubblewrap nginx-light wrk squid
 
-.PHONY: help up down images test test-unit test-faults test-fuzz test-egress check lint types contracts lock clean \
-	bench-create bench-density bench-slots bench-ledger bench-pause bench-deaths bench-gateway bench-egress bench-packages
+.PHONY: help up down images test test-unit test-faults test-fuzz test-egress test-tasks check lint types contracts lock clean \
+	bench-create bench-density bench-slots bench-ledger bench-pause bench-deaths bench-gateway bench-egress \
+	bench-tasks bench-packages
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +65,10 @@ test-egress: images  ## attempts to get out, 200 warm claims, real clients: all 
 	@WARREN_EGRESS_CLAIMS=$${WARREN_EGRESS_CLAIMS:-200} \
 	  WARREN_EGRESS_DOWNLOAD_MB=$${WARREN_EGRESS_DOWNLOAD_MB:-500} $(PY) -m pytest tests/egress
 
+test-tasks: images  ## tasks of real agents, 30 kills of their host, agents that print and keep without end (20 minutes)
+	@WARREN_TASKS_KILLS=$${WARREN_TASKS_KILLS:-30} WARREN_TASKS_PRINT_MB=$${WARREN_TASKS_PRINT_MB:-1024} \
+	  WARREN_TASKS_REAL_MB=$${WARREN_TASKS_REAL_MB:-300} $(PY) -m pytest -s tests/tasks
+
 check: lint types contracts test  ## what a review asks for: lint, types, contracts, tests
 
 lint: .venv/.installed  ## ruff
@@ -103,6 +108,9 @@ bench-gateway: bench-packages  ## the gateway beside nginx: requests, bodies, ev
 
 bench-egress: bench-packages  ## a machine's proxy beside a cable and beside squid: MB/s, connections, memory
 	@$(PY) -m tests.bench.bench_egress
+
+bench-tasks: images  ## how soon a task begins, how soon its events arrive, tasks a minute
+	@$(PY) -m tests.bench.bench_tasks
 
 lock: .venv/.installed  ## pin every Python package again
 	@$(PY) -m piptools compile -q --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \

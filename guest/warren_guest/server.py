@@ -42,6 +42,7 @@ _REASONS = {
     429: "Too Many Requests",
     500: "Internal Server Error",
     502: "Bad Gateway",
+    504: "Gateway Timeout",
     507: "Insufficient Storage",
 }
 

@@ -109,6 +109,6 @@ def test_hashes_do_not_depend_on_where_the_folder_is(tmp_path: Path) -> None:
 
 def test_setup_steps_reach_the_image_unchanged() -> None:
     step = """echo "it's $HOME" > /a"""
-    script = finishing_script(replace(_RECIPE, setup=(step,)), packages_into=Path("/tmp/p"))
+    script = finishing_script(replace(_RECIPE, setup=(step,)), packages_into=Path("/tmp/p"), added=Path("/tmp/a"))
     assert """'echo "it'"'"'s $HOME" > /a'""" in script
     assert script.index("useradd") < script.index("/a")
