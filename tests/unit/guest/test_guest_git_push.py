@@ -13,8 +13,6 @@ from tests.unit.guest.client import Client, Reply
 from tests.unit.guest.gits import AUTHOR, CREDENTIALS, SECRET, clone, everything_readable, left_of, some_operation
 from tests.unit.guest.test_guest_git_work import traps
 
-OURS = [f"user.name={AUTHOR['name']}", f"user.email={AUTHOR['email']}"]
-
 
 async def push(guest: Client, path: Path, url: str, branch: str = "work", **more: Any) -> Reply:
     body = {"operation": some_operation(), "path": str(path), "url": url, "branch": branch, "author": AUTHOR, **more}
@@ -47,7 +45,8 @@ async def test_a_push_brings_the_branch_and_nothing_else(guest: Client, repo: Pa
     second = await change(guest, repo)
     reply = await push(guest, repo, url, credentials=CREDENTIALS)
     assert reply.json == {"pushed": True, "from": first, "to": second}
-    assert [(each.ref, each.new) for each in private.pushes()] == [
+    arrived = [(each.ref, each.new) for each in private.pushes()]
+    assert arrived == [
         ("refs/heads/work", first),
         ("refs/heads/work", second),
     ]
