@@ -265,6 +265,26 @@ async def test_a_clone_that_is_broken_off_while_the_work_tree_is_made_leaves_not
         assert (await clone(fresh_guest, folder, server.url("p"), "at-last")).status == 200
 
 
+async def test_folders_that_were_made_for_a_clone_that_failed_are_gone(fresh_guest: Client, server: GitServer) -> None:
+    """It fails in the work tree, after everything was fetched: a name that no file system holds."""
+    server.make("p", {"a": "1"})
+    work = fresh_guest.workspace.parent / "made"
+    git("clone", "--quiet", server.path("p"), work)
+    blob = git("hash-object", "-w", "a", cwd=work)
+    git("update-index", "--add", "--cacheinfo", f"100644,{blob},{'n' * 300}", cwd=work)
+    git("commit", "--quiet", "--message", "A long name", cwd=work)
+    git("fetch", "--quiet", work, "+HEAD:refs/heads/main", cwd=server.path("p"))
+    folder = fresh_guest.workspace
+    before = left_of(folder)
+    reply = await clone(fresh_guest, folder / "x" / "y", server.url("p"))
+    assert reply.code == "clone_failed"
+    assert left_of(folder) == before
+    (folder / "there" / "repo").mkdir(parents=True)
+    assert (await clone(fresh_guest, folder / "there", server.url("p"))).code == "clone_failed"
+    assert list((folder / "there").iterdir()) == [folder / "there" / "repo"]
+    assert list((folder / "there" / "repo").iterdir()) == []
+
+
 async def test_a_link_out_of_the_workspace_is_only_a_link(guest: Client, folder: Path, server: GitServer) -> None:
     server.make("p")
     work = folder / "made"
