@@ -67,7 +67,7 @@ def processes_of(guest: Client, kind: str) -> list[int]:
             is_wanted = f"--type={kind}" in words if kind != "browser" else "--type=" not in words
             if (
                 "/warren-browser-" in words
-                and "crashpad" not in words
+                and "crashpad_handler " not in words
                 and is_wanted
                 and guest.pid in _ancestors(int(folder.name))
             ):
@@ -324,7 +324,9 @@ async def test_what_is_not_on_the_page_is_refused(guest: Client, site: Site) -> 
 async def test_a_page_that_crashed_is_told_and_the_next_one_opens(guest: Client, site: Site) -> None:
     url = site.page("crash", "<title>Crash</title>")
     await shown(guest, "open", url=url)
-    for pid in processes_of(guest, "renderer"):
+    renderers = processes_of(guest, "renderer")
+    assert renderers
+    for pid in renderers:
         os.kill(pid, signal.SIGKILL)
     reply = await ask(guest, "evaluate", script="1")
     assert reply.code in ("page_failed", "no_page")
