@@ -26,7 +26,7 @@ from contract.tickets import Access
 from gateway.background import Background
 from gateway.errors import HostSaid, HostUnreachable
 from gateway.hosts import Answer, Hosts
-from gateway.placement import limits, no_room
+from gateway.placement import default_image, limits, no_room
 from gateway.quotas import Quotas, Repeat
 
 log = logging.getLogger("gateway.creation")
@@ -38,9 +38,11 @@ UNDO_TRIES = 6
 UNDO_S = 1.0  # before the second try; then twice as long each time
 REPLAYED = b"idempotent-replayed"  # of a reply that a host has kept
 UNDER_WAY = (State.PENDING, State.STARTING)
+TOO_OLD = "no_such_route"  # what a host of a former version says, which knows nothing of what is asked for
 # What a host says when it has done nothing, and another may.
-ELSEWHERE = frozenset({"no_capacity", "draining", "host_pressure", "ledger_full", "not_ready", "queue_full"})
+ELSEWHERE = frozenset({"no_capacity", "draining", "host_pressure", "ledger_full", "not_ready", TOO_OLD})
 AGENT_IMAGE = "agent"  # has the programs of agents in it
+HOST_IMAGE = "host"  # a computer as it is: what is on it is all that its tasks have
 OWN_PROGRAM = "mock"  # the agent that every image has
 
 Told = Callable[[dict[str, Any]], tuple[int, Any] | None]
@@ -183,9 +185,14 @@ class Creation:
     def task_wish(self, key: Key, body: bytes, request_id: str, repeat: Repeat | None) -> Wish:
         """A task, likewise."""
         wanted = CreateTask.parse(body, limits(self._hosts.records()))
-        image = wanted.image or (None if wanted.agent == OWN_PROGRAM else AGENT_IMAGE)
+        image = wanted.image or self._usual_image(wanted.agent)
         sandbox = wanted.sandbox(wanted.network, image)
         return Wish(key, sandbox, body, request_id, repeat, TASK, wanted.retry_of)
+
+    def _usual_image(self, agent: str) -> str | None:
+        """What a task is made of that names no image; None: what the hosts make of that."""
+        is_any = agent == OWN_PROGRAM or default_image(self._hosts.records()) == HOST_IMAGE
+        return None if is_any else AGENT_IMAGE
 
     async def create(self, wish: Wish) -> Made:
         """Create it somewhere. Raises with nothing left of it, or `HostUnreachable` if that is not known.

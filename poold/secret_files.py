@@ -95,6 +95,8 @@ def _read(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
+        if path.parent.stat().st_mode & 0o022:
+            raise Unsafe(f"others may put something in place of the secret {path}: make its folder 0700")
         if not stat.S_ISREG(found.st_mode):
             raise Unsafe(f"the secret {path} is not a file")
         if found.st_mode & 0o077:

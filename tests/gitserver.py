@@ -176,8 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
         user = self._user()
         asked = Asked(self.command, path, user)
         self.gits.asked.append(asked)
-        with contextlib.suppress(ConnectionError):
-            body = self._body()
+        with contextlib.suppress(ConnectionError), self._body() as body:
             self.gits.on_request(asked)
             moved = next((to for start, to in self.gits.redirects.items() if path.startswith(start)), None)
             if moved is not None:
@@ -218,29 +217,27 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def _run(self, path: str, query: str, user: str | None, body: IO[bytes]) -> None:
-        with body:
-            env = {
-                "PATH": os.environ["PATH"],
-                "HOME": "/nonexistent",
-                "GIT_CONFIG_COUNT": "1",
-                "GIT_CONFIG_KEY_0": "safe.directory",
-                "GIT_CONFIG_VALUE_0": "*",
-                "GIT_PROJECT_ROOT": str(self.gits.folder),
-                "GIT_HTTP_EXPORT_ALL": "1",
-                "REQUEST_METHOD": self.command,
-                "PATH_INFO": path,
-                "QUERY_STRING": query,
-                "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-                "CONTENT_LENGTH": str(os.fstat(body.fileno()).st_size),
-                "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
-                "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
-                "REMOTE_ADDR": self.client_address[0],
-                **({"REMOTE_USER": user} if user else {}),
-            }
-            program = subprocess.Popen(["git", "http-backend"], env=env, stdin=body, stdout=subprocess.PIPE)
-            with program:
-                assert program.stdout is not None
-                self._pass_on(program.stdout)
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": "/nonexistent",
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "safe.directory",
+            "GIT_CONFIG_VALUE_0": "*",
+            "GIT_PROJECT_ROOT": str(self.gits.folder),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "REQUEST_METHOD": self.command,
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "CONTENT_LENGTH": str(os.fstat(body.fileno()).st_size),
+            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+            "REMOTE_ADDR": self.client_address[0],
+            **({"REMOTE_USER": user} if user else {}),
+        }
+        with subprocess.Popen(["git", "http-backend"], env=env, stdin=body, stdout=subprocess.PIPE) as program:
+            assert program.stdout is not None
+            self._pass_on(program.stdout)
 
     def _pass_on(self, output: IO[bytes]) -> None:
         """What a CGI program says, as an answer in chunks."""

@@ -64,7 +64,7 @@ async def listed(call: Call, path: str, query: str, owner: str | None) -> tuple[
             answer = await hosts.ask(name, "GET", target, access, call.who.owner, limit_s=LIST_S, max_bytes=LIST_BYTES)
         except HostUnreachable:
             return None
-        return answer.or_raise()
+        return {} if answer.status == 404 else answer.or_raise()  # a former version has none of these
 
     names = sorted(hosts.names())
     said = await asyncio.gather(*(ask(name) for name in names))
@@ -74,7 +74,7 @@ async def listed(call: Call, path: str, query: str, owner: str | None) -> tuple[
 
 def merged(pages: list[Any], limit: int, name: str = "sandboxes") -> tuple[list[Any], str | None]:
     """The newest `limit` rows of all pages, and the cursor behind them if there are more."""
-    rows = [row for page in pages for row in page[name]]
+    rows = [row for page in pages for row in page.get(name, ())]
     rows.sort(key=lambda row: (row["created_ms"], row["id"]), reverse=True)
     is_more = len(rows) > limit or any(page.get("next") for page in pages)
     rows = rows[:limit]

@@ -43,8 +43,14 @@ async def made_of(request: Request, body: bytes, asked: bytes | None = None, abo
     repeat = repeat_of(call.who.owner, idempotency_key(request), body if asked is None else asked, about)
     wish = call.services.creation.task_wish(call.who.key, body, call.request_id, repeat)
     if wish.retry_of is not None:
-        wish = wish.only_on(await call.services.hosts.find(wish.retry_of))
+        wish = wish.only_on(await _host_of(call, wish.retry_of))
     return await made(request, wish)
+
+
+async def _host_of(call: Call, task: str) -> str:
+    """The host that has the caller's task. Another's does not exist."""
+    (await on_its_host(call, "GET", task, f"/v1/tasks/{task}", Access.READ)).or_raise()
+    return await call.services.hosts.find(task)
 
 
 async def listed(request: Request) -> Response:

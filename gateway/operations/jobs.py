@@ -22,7 +22,7 @@ ONE = f"{ALL}/{{job_id}}"
 class JobAsked:
     """A request for a job."""
 
-    repo: str = field(repr=False)  # it may have a password in it
+    repo: str | None = field(repr=False)  # it may have a password in it
     prompt: str = field(repr=False)
     agent: str | None
     model: str | None
@@ -34,7 +34,7 @@ class JobAsked:
     @classmethod
     def read(cls, fields: Fields) -> "JobAsked":
         return cls(
-            repo=fields.text("repoUrl", max_chars=MAX_URL_CHARS, pattern=URL),
+            repo=fields.text("repoUrl", max_chars=MAX_URL_CHARS, pattern=URL, default=None),
             prompt=fields.text("taskDesc", max_chars=MAX_PROMPT_CHARS, pattern=NOT_BLANK),
             agent=fields.text("agent", max_chars=16, choices=AGENTS, default=None),
             model=fields.text("model", max_chars=128, pattern=r"[!-~]{1,128}", default=None),
@@ -59,7 +59,7 @@ JOBS = (
         "POST",
         ALL,
         "Jobs",
-        "Have an agent work on a repository",
+        "Have an agent work, on a repository",
         {
             202: json_reply(
                 "the job, queued",
@@ -77,7 +77,7 @@ JOBS = (
         about="A job is a task: its id opens `/api/v1/tasks/…` as well, where there is more to ask for.",
         body=JobAsked.read,
         means={
-            "repoUrl": "the repository. A name and a password in it are never shown again",
+            "repoUrl": "the repository; without it, the workspace is empty. A password in it is never shown again",
             "taskDesc": "what is to be done, in words",
             "agent": "who does it; without it, as your operator has it: `claude`, unless that was changed",
             "model": "of the agent; without it, the agent's own choice",

@@ -14,6 +14,9 @@ STREAM = "text/event-stream"
 OCTETS = "application/octet-stream"
 PLAIN = "text/plain"
 HTML = "text/html"
+DIFF = "text/x-diff"
+ZSTD = "application/zstd"
+PNG = "image/png"
 
 
 @dataclass(frozen=True)

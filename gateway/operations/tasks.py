@@ -10,7 +10,19 @@ from contract.schema import closed, or_null
 from contract.tasks import ASKABLE, CreateTask, Input
 from gateway.operations import views
 from gateway.operations.codes import BODY, FOUND, GUEST, HOSTS, QUERY, Codes, together
-from gateway.operations.operation import JSON, OCTETS, PLAIN, STREAM, Header, Operation, Reply, json_reply
+from gateway.operations.operation import (
+    DIFF,
+    JSON,
+    OCTETS,
+    PLAIN,
+    PNG,
+    STREAM,
+    ZSTD,
+    Header,
+    Operation,
+    Reply,
+    json_reply,
+)
 
 ALL = "/api/v1/tasks"
 ONE = f"{ALL}/{{task_id}}"
@@ -24,18 +36,14 @@ CREATE: Codes = {
     422: ("key_reused",),
     429: ("pool_exhausted",),
     500: ("ledger_failed",),
-    503: ("no_capacity", "queue_full", "draining", "host_pressure", "ledger_full", "not_ready"),
+    503: ("no_capacity", "draining", "host_pressure", "ledger_full", "not_ready"),
 }
-MOVED: Codes = together(
-    BODY,
-    GUEST,
-    {409: ("wrong_state",)},
-)
+MOVED: Codes = together(BODY, GUEST)
 TASK_MEANS = {
     "prompt": "what is to be done, in words",
     "agent": "who does it. `mock` does what the lines of the prompt say: for trying out, and for tests",
     "model": "of the agent; without it, the agent's own choice",
-    "repo": "the repository to work in, cloned into the machine. A name and a password in it are never shown again",
+    "repo": "the repository to work in; without it, the workspace is empty. A password in it is never shown again",
     "ref": "the branch, tag or commit to begin with; without it, the repository's own",
     "depth": "how many commits of the past are cloned; 0: all",
     "branch": "what the work is committed on; without it, `warren/` and the task's id",
@@ -58,6 +66,7 @@ TASK_MEANS = {
     "metadata": "texts of yours, shown with the task",
     "retry_of": "an earlier task: this one is made on its host, and gets what secrets of it are not given here",
 }
+FILES = dict.fromkeys((OCTETS, PLAIN, DIFF, PNG, ZSTD), views.BYTES)
 EXAMPLE: dict[str, Any] = {"agent": "mock", "prompt": "Say hello.\nedit HELLO.md hello"}
 NEW = json_reply(
     "the task, queued",
@@ -211,7 +220,7 @@ TASKS = (
         {
             200: Reply(
                 "the change so far, or in the end",
-                {PLAIN: views.TEXT},
+                {DIFF: views.TEXT},
                 {"Warren-Truncated": "true, if there was more than 16 MiB of it"},
             )
         },
@@ -235,8 +244,8 @@ TASKS = (
         "Tasks",
         "Download one of its files",
         {
-            200: Reply("its bytes", {OCTETS: views.BYTES}),
-            206: Reply("the part that `Range` asks for", {OCTETS: views.BYTES}, {"Content-Range": "which part"}),
+            200: Reply("its bytes", FILES),
+            206: Reply("the part that `Range` asks for", FILES, {"Content-Range": "which part"}),
         },
         Scope.TASKS,
         headers={"Range": Header("bytes=FIRST-LAST")},
@@ -249,8 +258,8 @@ TASKS = (
         "Tasks",
         "Download its workspace, as it was at the end",
         {
-            200: Reply("`workspace.tar.zst`", {OCTETS: views.BYTES}),
-            206: Reply("the part that `Range` asks for", {OCTETS: views.BYTES}, {"Content-Range": "which part"}),
+            200: Reply("`workspace.tar.zst`", {ZSTD: views.BYTES}),
+            206: Reply("the part that `Range` asks for", {ZSTD: views.BYTES}, {"Content-Range": "which part"}),
         },
         Scope.TASKS,
         about="404 until there is one.",

@@ -106,7 +106,10 @@ async def _failed(zstd: Process) -> HostFault:
 async def _compressor() -> AsyncIterator[Process]:
     """The program, during the block. After the block it is gone."""
     try:
-        zstd = await asyncio.create_subprocess_exec(*ZSTD, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=PIECE)
+        # In a session of its own: an interrupt at poold's terminal is for poold, which ends it in order.
+        zstd = await asyncio.create_subprocess_exec(
+            *ZSTD, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=PIECE, start_new_session=True
+        )
     except OSError as error:
         hint = "install the package zstd" if isinstance(error, FileNotFoundError) else str(error)
         raise HostFault("starting", ZSTD[0], hint=hint) from error

@@ -82,10 +82,7 @@ class Artifacts:
     async def open_part(self, task_id: str, name: str, asked: str | None = None) -> AsyncIterator[Part]:
         """The file, or the part that a Range header asks for. Raises `NoArtifact` or `BadRange`."""
         path = self.path(task_id, name)
-        try:
-            descriptor = await finish(asyncio.to_thread(_open, path), undo=os.close)
-        except FileNotFoundError:
-            raise NoArtifact(f"no artifact {name} of task {task_id}", name=name) from None
+        descriptor = await finish(asyncio.to_thread(_open, path), undo=os.close)
         try:
             total = os.fstat(descriptor).st_size
             yield Part(descriptor, total, part_of(total, asked))
@@ -146,4 +143,8 @@ async def _pieces(data: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with translated("opening", path):
+        try:
+            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise NoArtifact(f"no artifact {path.name} of task {path.parent.name}", name=path.name) from None

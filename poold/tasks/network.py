@@ -56,6 +56,8 @@ def task_network(
 
 def check_reachable(place: Url, shown: str, name: str, private_nets: tuple[NetRule, ...]) -> None:
     """Raises `BadField` for what is written in numbers of a place where nothing may go. A name is looked at later."""
+    if place.host == "localhost" or place.host.endswith(".localhost"):
+        raise BadField(name, shown, "is at an address where nothing may go")
     if place.address is None:
         return
     target = Target(place.port, address=place.address)

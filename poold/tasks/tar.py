@@ -235,10 +235,10 @@ def _number(field: bytes) -> int:
     """Octal digits, or (as GNU does with large ones) a binary number behind a bit that says so."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:])
-    digits = field.strip(b" \0")
-    if not re.fullmatch(rb"[0-7]*", digits):
+    match = re.fullmatch(rb" *([0-7]+)[ \0]*", field)
+    if match is None:
         raise BadArchive(f"the archive of the workspace has a field that is no number: {shown(field)}")
-    return int(digits or b"0", 8)
+    return int(match[1], 8)
 
 
 def _padded(size: int) -> int:

@@ -51,7 +51,8 @@ class Writing:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-            self._beside.unlink(missing_ok=True)
+            with translated("removing", self._beside):
+                self._beside.unlink(missing_ok=True)
 
     def _write(self, data: bytes) -> None:
         with translated("writing", self._path):

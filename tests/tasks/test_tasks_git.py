@@ -7,7 +7,7 @@ import pytest
 from tests.gitserver import GitServer
 from tests.tasks import leaks
 from tests.tasks.archive import opened
-from tests.tasks.client import Caller
+from tests.tasks.client import Caller, Task, told
 from tests.tasks.places import git_server
 from tests.tasks.stage import Stage
 from tests.vm.client import until
@@ -151,3 +151,16 @@ def test_the_agent_cannot_push_by_force_nor_to_a_protected_branch(alice: Caller,
     assert [step["is_error"] for step in task.steps()[-3:]] == [True, True, True]
     assert gits.head("rails") == base
     assert gits.head("rails", "refs/heads/agent/a") is None
+
+
+def test_a_job_is_the_same_task_in_another_shape(alice: Caller, gits: GitServer) -> None:
+    asked = {"repoUrl": f"{GIT}/project.git", "taskDesc": "edit a.txt a", "agent": "mock"}
+    made = alice.post("/api/v1/jobs", **asked)
+    assert made.status == 202, made
+    task = Task(alice, made.json["jobId"])
+    with alice.open("GET", f"/api/v1/jobs/{task.id}/stream", headers={"Accept": "text/event-stream"}) as answer:
+        assert answer.status == 200
+        assert list(told(answer)) == task.events()
+    job = alice.call("GET", f"/api/v1/jobs/{task.id}").json
+    assert (job["status"], job["taskDesc"], job["repoUrl"]) == ("completed", asked["taskDesc"], asked["repoUrl"])
+    assert job["result"] == task.view["result"]

@@ -56,7 +56,7 @@ def test_a_prompt_of_a_megabyte_arrives_as_it_was_sent(stage: Stage, alice: Call
 
 
 def test_an_agent_that_prints_without_end_is_ended_by_its_cap(stage: Stage, alice: Caller) -> None:
-    cap = min(PRINT_MB // 4, 64) << 20
+    cap = min(PRINT_MB // 16, 64) << 20
     with Watched(stage):
         task = alice.task(f"print {PRINT_MB << 20}\nsleep 600", caps={"output_bytes": cap}, keep_minutes=10)
         view = task.ended("failed")
@@ -112,12 +112,13 @@ def test_a_workspace_of_five_gigabytes_that_is_mostly_holes_is_archived_as_such(
             assert archive.found("real.bin").stat().st_size == REAL_MB << 20
 
 
-def test_an_archive_that_would_fill_a_disk_is_none(stage: Stage, alice: Caller) -> None:
+def test_a_workspace_that_is_larger_than_an_archive_may_be_has_none(stage: Stage, alice: Caller) -> None:
     with Watched(stage):
         task = alice.task(f"edit .gitignore *.bin\nrun head -c {ARCHIVE_MB + 40}M /dev/zero > bomb.bin")
         view = task.ended()
-    (told,) = task.of("task.archived")
-    assert view["result"]["archive"] is None, told
+    assert view["result"]["archive"] is None
+    assert str(ARCHIVE_MB << 20) in view["result"]["problems"]["archive"]
+    assert alice.call("GET", f"{task.path}/archive").refusal == (404, "not_found")
 
 
 def test_links_that_lead_out_of_the_workspace_lead_nowhere(alice: Caller) -> None:

@@ -168,17 +168,6 @@ def test_an_agent_that_ends_without_a_result_has_failed(alice: Caller) -> None:
     assert task.of("agent.ended")[-1]["outcome"] == "failure"
 
 
-def test_a_job_is_the_same_task_in_another_shape(alice: Caller) -> None:
-    made = alice.call("POST", "/api/v1/jobs", json.dumps({"taskDesc": PLAN, "agent": "mock"}).encode())
-    assert made.status in (200, 201, 202), made
-    task = Task(alice, made.json["jobId"])
-    with alice.open("GET", f"/api/v1/jobs/{task.id}/stream", headers={"Accept": "text/event-stream"}) as answer:
-        assert answer.status == 200
-        assert b"task.completed" in answer.read()
-    assert alice.call("GET", f"/api/v1/jobs/{task.id}").json["status"] == "completed"
-    assert task.view["prompt"] == PLAN
-
-
 @pytest.mark.parametrize(
     ("fields", "named"),
     [

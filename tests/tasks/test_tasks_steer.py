@@ -116,7 +116,8 @@ def test_spending_is_asked_about_each_time_that_so_much_more_is_spent(alice: Cal
     second = task.until(lambda view: [each for each in view["waiting"] if each["id"] != first["id"]])["waiting"][-1]
     assert second["kind"] == "spend"
     assert task.say("reject", second["id"]).status == 200
-    view = task.ended("stopped")
+    view = task.ended("failed")
+    assert (view["reason"]["code"], view["reason"]["cap"]) == ("cap", "spend_usd")
     assert 0.2 <= view["usage"]["usd"] <= 0.31
 
 

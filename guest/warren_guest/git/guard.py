@@ -101,14 +101,15 @@ class Guard:
             writer.close()
 
     async def _heard(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Verdict | None:
-        if not self._is_served(writer.get_extra_info("socket")):
-            return Verdict(False, "this account cannot push from here")
         if self._waiting >= _WAITING_LIMIT:
             return Verdict(False, f"{_WAITING_LIMIT} pushes are waiting already")
         self._waiting += 1
         try:
             async with asyncio.timeout(_LINE_S):
                 line = await reader.readline()
+            # Only now: who is told before it has asked may miss the answer.
+            if not self._is_served(writer.get_extra_info("socket")):
+                return Verdict(False, "this account cannot push from here")
             return await self._decided(parse_object(line.strip()), reader)
         except (RefusedError, ValueError, TimeoutError) as exc:
             return Verdict(False, exc.message if isinstance(exc, RefusedError) else "what was asked is no request")

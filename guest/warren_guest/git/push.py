@@ -82,9 +82,9 @@ class Pack:
     def _check(self, path: str, done: Done) -> None:
         if done.code == 0:
             return
-        if "not a git repository" in done.errors:
+        if "Need a repository" in done.errors or "not a git repository" in done.errors:
             raise no_repository(path)
-        if "empty bundle" in done.errors or "bad revision 'HEAD'" in done.errors or "HEAD" in done.errors:
+        if "empty bundle" in done.errors or "HEAD" in done.errors:
             raise failed("nothing", f"{path} has no commit yet")
         raise failed("other", f"the commits of {path} cannot be read: {shown(done.errors)}")
 

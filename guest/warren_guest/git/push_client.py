@@ -73,10 +73,12 @@ class Client:
         spec = self._words.refspecs[0] if self._words.refspecs else ""
         source, _, target = spec.partition(":")
         source = source or "HEAD"
+        if source.startswith("-"):
+            raise Refused(f"{source} is not the name of a commit")
         commit = self.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{source}^{{commit}}")
         if commit is None:
             raise Refused(f"there is no commit {source}")
-        name = target or self.git("rev-parse", "--symbolic-full-name", "--end-of-options", source) or source
+        name = target or self.git("rev-parse", "--symbolic-full-name", source) or source
         if name in ("HEAD", "@") or (name.startswith("refs/") and not name.startswith(_HEADS)):
             raise Refused(f"{name} is not a branch; push one, as in: git push origin HEAD:refs/heads/NAME")
         return source, name.removeprefix(_HEADS), commit
@@ -99,7 +101,7 @@ class Client:
         if self.git("config", "--get", f"remote.{remote}.url") is None:
             return
         self.git("update-ref", f"refs/remotes/{remote}/{branch}", commit)
-        local = self.git("rev-parse", "--symbolic-full-name", "--end-of-options", source) or ""
+        local = self.git("rev-parse", "--symbolic-full-name", source) or ""
         if self._words.sets_upstream and local.startswith(_HEADS):
             self.git("config", f"branch.{local.removeprefix(_HEADS)}.remote", remote)
             self.git("config", f"branch.{local.removeprefix(_HEADS)}.merge", _HEADS + branch)

@@ -30,6 +30,7 @@ async def scratch(in_thread: InThread, parent: str | None, account: Account, mod
 def _make(parent: str | None, account: Account, mode: int) -> str:
     if parent is not None:
         os.makedirs(parent, 0o755, exist_ok=True)  # noqa: PTH103
+        os.chmod(parent, 0o755)  # noqa: PTH101, S103 - whatever the image made of it: what is in it has its own mode
     folder = tempfile.mkdtemp(prefix="warren-git-", dir=parent)
     try:
         if os.geteuid() == 0:

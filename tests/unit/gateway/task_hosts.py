@@ -56,6 +56,7 @@ class TaskHost:
     keys: dict[str, tuple[str, str]] = field(default_factory=dict)
     heads: list[tuple[str, Ticket, dict[str, str]]] = field(default_factory=list)
     refuses: str | None = None  # with which code creates are
+    is_old: bool = False  # it knows nothing of tasks
     sent: int = 0  # of a stream's chunks
 
     def app(self) -> Starlette:
@@ -135,6 +136,8 @@ class TaskHost:
         return reply(self.tasks[task], 202)
 
     async def listed(self, request: Request) -> Response:
+        if self.is_old:
+            return refused(404, "no_such_route")
         ticket, limit = self._ticket(request), int(request.query_params["limit"])
         before = request.query_params.get("before", "9.z").split(".")
         is_admin = ticket.access is Access.ADMIN

@@ -92,10 +92,15 @@ def test_what_a_job_asks_for_is_a_good_task(more: dict[str, object]) -> None:
     assert read.push is more.get("push", False)
 
 
-@pytest.mark.parametrize("name", ["repoUrl", "taskDesc"])
-def test_a_job_without_a_repository_or_a_description_is_refused_by_name(name: str) -> None:
+@pytest.mark.parametrize(("name", "value"), [("taskDesc", None), ("taskDesc", " "), ("repoUrl", "file:///etc")])
+def test_a_job_that_makes_no_sense_is_refused_by_the_name_of_its_field(name: str, value: object) -> None:
     with pytest.raises(BadField, match=name):
-        JobAsked.read(Fields({**ASKED, name: None}))
+        JobAsked.read(Fields({**ASKED, name: value}))
+
+
+def test_a_job_needs_no_repository() -> None:
+    asked = JobAsked.read(Fields({"taskDesc": "Write a poem."})).task("mock")
+    assert CreateTask.read(Fields(asked), LIMITS).checked().repo is None
 
 
 def test_a_password_in_an_address_is_not_in_what_is_logged() -> None:

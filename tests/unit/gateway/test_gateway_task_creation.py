@@ -136,6 +136,14 @@ async def test_an_agent_that_is_a_program_gets_the_image_that_has_it(agent: str)
     assert quotas.reserved[1][1] == replace(PYTHON, memory_mb=1024)
 
 
+async def test_on_computers_as_they_are_every_agent_is_what_is_there() -> None:
+    here = Shape("host", 1, 512, 4096)
+    quotas = FakeQuotas()
+    maker = creation(FakeHosts(replace(host("a", images=(here,)), default_image="host")), quotas)
+    await maker.create(wish_of(maker, {"agent": "claude", "prompt": "x"}))
+    assert quotas.reserved[0][1] == here
+
+
 async def test_a_task_is_accepted_where_there_is_no_room_now() -> None:
     hosts = FakeHosts(host("a", free=0), host("b", free=0))
     maker = creation(hosts)
@@ -185,6 +193,15 @@ async def test_a_host_whose_queue_is_full_sends_the_task_to_another() -> None:
     everywhere = creation(FakeHosts(host("a"), host("b"), answers={"a": full, "b": full}))
     with pytest.raises(HostSaid, match="queue is full"):
         await everywhere.create(wish_of(everywhere, MOCK))
+
+
+async def test_a_host_of_a_former_version_sends_the_task_to_another() -> None:
+    old = Answer(404, {"error": {"code": "no_such_route", "message": "there is nothing under this path"}}, [])
+    hosts, quotas = FakeHosts(host("a"), host("b", free=0), answers={"a": old}), FakeQuotas()
+    maker = creation(hosts, quotas)
+    made = await maker.create(wish_of(maker, MOCK))
+    assert hosts.places == {made.id: "b"}
+    assert [asked[0] for asked in hosts.asked] == ["a", "b"]
 
 
 async def test_an_owner_with_nothing_left_is_told_so() -> None:

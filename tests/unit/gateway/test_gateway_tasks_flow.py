@@ -110,7 +110,10 @@ async def test_anothers_task_does_not_exist(place: Place) -> None:
     ):
         told = await place.ask(method, path, key=place.blue)
         assert (path, told.status_code, told.json()["error"]["code"]) == (path, 404, "not_found")
+    told = await place.ask("POST", TASKS, {**MOCK, "retry_of": task}, key=place.blue)
+    assert told.status_code == 404
     assert place.host_of(task).tasks[task]["state"] == "queued"
+    assert len(place.made) == 1
 
 
 async def test_a_task_that_never_was_is_not_found_anywhere(place: Place) -> None:
@@ -273,3 +276,11 @@ async def test_every_refusal_of_a_task_has_its_operation_in_the_metrics(place: P
     said = place.services.metrics.render({}).decode()
     assert 'requests_total{operation="get_task",status="404"} 1' in said
     assert 'requests_total{operation="create_task",status="400"} 1' in said
+
+
+async def test_a_host_of_a_former_version_has_no_tasks_to_list(place: Place) -> None:
+    task = (await place.ask("POST", TASKS, MOCK)).json()["id"]
+    old = next(host for host in place.hosts.values() if not host.tasks)
+    old.is_old = True
+    page = (await place.ask("GET", TASKS)).json()
+    assert ([row["id"] for row in page["tasks"]], page["incomplete"]) == ([task], [])

@@ -1,10 +1,13 @@
 """For tests of runs: starts them in a guest and reads their events as a host does."""
 
+import asyncio
 from typing import Any
 
 from tests.unit.guest.client import Client, Reply
 
 Event = dict[str, Any]
+# Agents are large programs, and the machine may be busy.
+LIMIT_S = 180.0
 
 
 class RunClient:
@@ -22,18 +25,27 @@ class RunClient:
         reply = await self.start(prompt, **more)
         assert reply.status == 201, reply
 
-    async def until(self, kind: str, **fields: Any) -> Event:
+    async def until(self, kind: str, /, **fields: Any) -> Event:
         """Read on to the next event of this kind with these fields."""
-        while True:
-            after = self.seen[-1]["number"] if self.seen else 0
-            stream = await self.client.stream("GET", f"/run/events?after={after}")
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                found = await self._read(kind, fields)
+                if found is not None:
+                    return found
+
+    async def _read(self, kind: str, fields: dict[str, Any]) -> Event | None:
+        """One stream, which the guest ends after a while."""
+        after = self.seen[-1]["number"] if self.seen else 0
+        stream = await self.client.stream("GET", f"/run/events?after={after}")
+        try:
             async for event in stream.events():
-                assert event["number"] == after + 1, event
                 after += 1
+                assert event["number"] == after, event
                 self.seen.append(event)
                 if event["event"] == kind and all(event.get(name) == value for name, value in fields.items()):
-                    await stream.close()
                     return event
+            return None
+        finally:
             await stream.close()
 
     async def ended(self) -> Event:
@@ -53,7 +65,7 @@ class RunClient:
         outcome: Event | None = reply.json["outcome"]
         return outcome
 
-    def told(self, kind: str, **fields: Any) -> list[Event]:
+    def told(self, kind: str, /, **fields: Any) -> list[Event]:
         return [
             event
             for event in self.seen

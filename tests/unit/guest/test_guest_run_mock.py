@@ -11,7 +11,7 @@ from tests.unit.guest.run_client import RunClient
 
 
 @pytest.fixture
-def host(fresh_guest: Client, monkeypatch: pytest.MonkeyPatch) -> RunClient:
+def host(fresh_guest: Client) -> RunClient:
     return RunClient(fresh_guest)
 
 

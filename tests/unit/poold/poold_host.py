@@ -7,7 +7,7 @@ import os
 import socket
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,11 @@ from poold.sandboxes import Defaults, Means, Sandboxes, Sources
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
 from poold.strain import Watch
+from poold.tasks import Tasks, Tools
+from poold.tasks.host import Post
+from poold.tasks.posting import Unreached
+from poold.tasks.prices import Prices
+from poold.tasks.urls import Url
 from tests.ports import free_port
 from tests.signing import Gateway
 from tests.unit.poold.poold_fake_engine import FakeEngine
@@ -264,6 +269,10 @@ class Clock:
         self._ahead_ms += int(seconds * 1000)
 
 
+async def nobody_listens(_url: Url, _headers: Mapping[str, str], _body: bytes) -> int:
+    raise Unreached("nobody listens")
+
+
 @contextlib.asynccontextmanager
 async def open_host(
     folder: Path,
@@ -276,6 +285,8 @@ async def open_host(
     recover: bool = False,
     keys: bytes | None = TICKETS,
     certificates: Callable[[Path], None] = lambda _: None,
+    post: Post = nobody_listens,
+    settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Host]:
     """A poold with `slots` places and memory for as many machines, `warm` of them kept warm.
 
@@ -290,7 +301,7 @@ async def open_host(
     gateway = Gateway(NAME, clock)
     pki = _pki(folder / "pki", gateway.public if keys is TICKETS else keys)
     certificates(pki)
-    config = _config(folder, pki)
+    config = _config(folder, pki, settings or {})
     room = Places(
         places, memory_budget_mb=memory_mb or slots * MACHINE_MB, new_machine_id=lambda: new_id("vm", os.urandom)
     )
@@ -306,11 +317,13 @@ async def open_host(
             async with pool.running(), Sandboxes(means, Defaults("host", config.rules)).running() as host:
                 await reconcile.take_over(todo, means, host, lambda number: take_slot(places, number), recovery)
                 refusals = Refusals(ledger, metrics, now_ms=clock)
-                found = Services(host, pool, ledger, images, metrics, None, watch, recovery, facts, tickets, refusals)
-                measure(found)
-                ledger_path, socket = config.ledger_path, config.socket
-                async with serving(found, config):
-                    yield Host(config.port, engine, pool, host, places, ledger_path, clock, found, socket, gateway)
+                async with _tasks(means, host, config, post).running() as tasks:
+                    told = (watch, recovery, facts, tickets, refusals, tasks)
+                    found = Services(host, pool, ledger, images, metrics, None, *told)
+                    measure(found)
+                    ledger_path, socket = config.ledger_path, config.socket
+                    async with serving(found, config):
+                        yield Host(config.port, engine, pool, host, places, ledger_path, clock, found, socket, gateway)
     finally:
         engine.close()
 
@@ -353,7 +366,13 @@ def _pki(folder: Path, keys: bytes | None) -> Path:
     return folder
 
 
-def _config(folder: Path, pki: Path) -> Config:
+def _tasks(means: Means, host: Sandboxes, config: Config, post: Post) -> Tasks:
+    image = config.default_image
+    tools = Tools.make(means, host, config.tasks, Prices(), state_dir=config.state_dir, image=image)
+    return Tasks(tools, post, lambda: 0.0)
+
+
+def _config(folder: Path, pki: Path, settings: Mapping[str, str]) -> Config:
     variables = {
         "POOLD_ENGINE": "local",
         "POOLD_LISTEN": f"127.0.0.1:{free_port()}",
@@ -361,5 +380,6 @@ def _config(folder: Path, pki: Path) -> Config:
         "POOLD_RUN_DIR": str(folder),
         "POOLD_PKI": str(pki),
         "POOLD_NAME": NAME,
+        **settings,
     }
     return Config.from_environment(variables, host_memory_mb=16_384, host_cpus=2)

@@ -6,6 +6,7 @@ import subprocess
 import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 
 from poold.tasks.members import Census
 from poold.tasks.tar import Tar
@@ -106,3 +107,42 @@ def read(stream: bytes, step: int = 1 << 16) -> tuple[Census, bytes]:
 async def chunks(stream: bytes, step: int = 1 << 16) -> AsyncIterator[bytes]:
     for at in range(0, len(stream), step):
         yield stream[at : at + step]
+
+
+def with_sum(block: bytes) -> bytes:
+    """A header with the sum that it should have."""
+    blank = block[:148] + b" " * 8 + block[156:]
+    return block[:148] + b"%06o\0 " % sum(blank) + block[156:]
+
+
+def headers(stream: bytes) -> list[tuple[int, int]]:
+    """Where each header of a good stream is, and how many bytes follow it."""
+    found, at = [], 0
+    while (block := stream[at : at + 512]) != bytes(512):
+        size = int(block[124:136].strip(b" \0"), 8)
+        found.append((at, size))
+        at += 512 + -(-size // 512) * 512
+    return found
+
+
+def disfigured(stream: bytes, random: Random) -> bytes:
+    """A stream in which headers say something else, with sums that are right, or stand elsewhere, or are missing."""
+    changed, known = bytearray(stream), headers(stream)
+    for _ in range(random.randint(1, 2)):
+        at, size = random.choice(known)
+        block = bytes(changed[at : at + 512])
+        match random.choice(("field", "field", "field", "body", "copy", "cut")):
+            case "field":
+                where = random.choice(
+                    (random.randrange(100), random.randrange(124, 136), 156, random.randrange(157, 500))
+                )
+                value = random.choice(b"\0 /.01235xgLK\x80\xff")
+                changed[at : at + 512] = with_sum(block[:where] + bytes([value]) + block[where + 1 :])
+            case "body" if size:
+                changed[at + 512 + random.randrange(size)] = random.choice(b"0123456789 =\n./\0abc")
+            case "copy":
+                there, _ = random.choice(known)
+                changed[there : there + 512] = block
+            case "cut":
+                del changed[at : at + 512 * random.randint(1, 2)]
+    return bytes(changed)

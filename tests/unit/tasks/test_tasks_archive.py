@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from poold import files
 from poold.errors import HostFault
 from poold.tasks import archive
 from poold.tasks.archive import Archive, keep
@@ -154,6 +155,17 @@ async def test_a_disk_that_fails_at_the_end_leaves_nothing(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(*((os, "fsync", fail) if step == "fsync" else (Path, "rename", fail)))
+    with pytest.raises(HostFault, match="Input/output error"):
+        await keep(chunks(made(member("a"))), path, limit_bytes=ENOUGH)
+    assert not path.exists()
+
+
+async def test_a_name_that_may_not_be_on_disk_is_taken_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(folder: Path) -> None:
+        assert path.exists()
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(files, "sync", fail)
     with pytest.raises(HostFault, match="Input/output error"):
         await keep(chunks(made(member("a"))), path, limit_bytes=ENOUGH)
     assert not path.exists()

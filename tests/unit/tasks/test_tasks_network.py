@@ -100,7 +100,10 @@ def test_a_private_address_is_refused_unless_the_operator_allows_its_net() -> No
         network(repo=repo, private_nets=(NetRule("10.0.0.0/8", 3001),))
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "169.254.169.254", "0.0.0.0", "[::1]", "[2001:db8::1]", "224.0.0.1"])
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "169.254.169.254", "0.0.0.0", "[::1]", "[2001:db8::1]", "224.0.0.1", "localhost", "a.localhost"],
+)
 def test_nobody_allows_what_is_forbidden(host: str) -> None:
     with pytest.raises(BadField, match="where nothing may go"):
         network(repo=read_repo(f"http://{host}/a"), private_nets=(NetRule("0.0.0.0/0", 80),))

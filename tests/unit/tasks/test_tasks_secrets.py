@@ -65,6 +65,15 @@ def test_a_file_that_others_may_touch_is_refused_and_the_operator_is_told(
     assert "anns" not in caplog.text
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_folder_that_others_may_write_to_has_no_secrets(
+    folder: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "ann").chmod(mode)
+    assert "is not a secret that this host has" in told(folder, "ann", "TOKEN")
+    assert "make its folder 0700" in caplog.text
+
+
 def test_no_other_secret_is_given_in_place_of_a_bad_one(folder: Path) -> None:
     """Everybody's is not what the owner's own was meant to be."""
     (folder / "ann" / "TOKEN").chmod(0o644)
@@ -79,6 +88,13 @@ def test_what_is_no_plain_file_is_not_read(folder: Path, caplog: pytest.LogCaptu
     for name in ("LINK", "PIPE", "FOLDER"):
         assert "is not a secret that this host has" in told(folder, "ann", name)
     assert len(caplog.records) == 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_of_another_user_is_not_read(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    os.chown(folder / "ann" / "TOKEN", 12_345, 12_345)
+    assert "is not a secret that this host has" in told(folder, "ann", "TOKEN")
+    assert "belongs to user 12345" in caplog.text
 
 
 @pytest.mark.parametrize("value", [b"", b"\n", b"a\0b", b"\xff", b"a" * (MAX_BYTES + 1)])

@@ -1,8 +1,10 @@
 """A tar stream is read as tar reads it, whatever its pieces, and nothing that leads elsewhere gets through."""
 
 import contextlib
+import io
 import tarfile
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from poold.tasks import members
 from poold.tasks.errors import BadArchive
 from poold.tasks.tar import Kind, Member, Tar
-from tests.unit.tasks.tasks_tars import LONG, MIB, made, member, packed, pax, raw, read, workspace
+from tests.unit.tasks.tasks_tars import LONG, MIB, disfigured, made, member, packed, pax, raw, read, with_sum, workspace
 
 END = bytes(1024)
 
@@ -75,6 +77,35 @@ def test_damage_is_refused_or_harmless_and_nothing_else_is_raised(stream: bytes,
         damaged[at : at + 1] = data.draw(st.binary(max_size=3))
     with contextlib.suppress(BadArchive):
         assert read(bytes(damaged))[1].endswith(END)
+
+
+def names_by_python(stream: bytes) -> list[bytes]:
+    with tarfile.open(fileobj=io.BytesIO(stream), encoding="utf-8", errors="surrogateescape") as tar:
+        return [plain(each.name.encode("utf-8", "surrogateescape")) for each in tar]
+
+
+def plain(name: bytes) -> bytes:
+    return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_gets_through_has_the_same_names_for_another_reader(stream: bytes, seed: int) -> None:
+    """Else what was judged here would not be what is unpacked there."""
+    random, passed = Random(seed), 0
+    for _ in range(60):
+        changed, found, census = disfigured(stream, random), [], members.Census()
+
+        def judge(each: Member, found: list[bytes] = found, census: members.Census = census) -> bool:
+            found.append(plain(each.name))
+            return census.judge(each)
+
+        tar = Tar(judge)
+        with contextlib.suppress(BadArchive):
+            tar.feed(changed)
+            tar.end()
+            assert found == names_by_python(changed)
+            passed += 1
+    assert passed > 5
 
 
 @pytest.mark.parametrize("cut", [0, 1, 511, 512, 513, 1024, 5000, -10_240, -9000])
@@ -177,6 +208,12 @@ def test_devices_are_left_out_with_all_that_is_said_of_them() -> None:
     assert (census.files, census.left_out) == (2, 1)
 
 
+def test_of_what_is_not_kept_no_byte_gets_through() -> None:
+    kept, left_out = raw(b"0", b"x" * 600, "kept"), raw(b"0", b"y" * 600, "left out")
+    tar = Tar(lambda member: member.name == b"kept")
+    assert tar.feed(left_out + kept + left_out + END) == kept + END
+
+
 SPARSE = ((b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0"), (b"GNU.sparse.name", b"a"))
 FILE = raw(b"0", b"x")
 
@@ -187,6 +224,9 @@ FILE = raw(b"0", b"x")
         (b"x" * 512, "no header of tar"),
         (FILE[:512].replace(b"ustar", b"\0\0\0\0\0"), "no header of tar"),
         (b"z" + FILE[1:], "sum is wrong"),
+        (FILE[:148] + b"nonsense" + FILE[156:], "field that is no number"),
+        (with_sum(FILE[:124] + b"\x000000000001" + FILE[135:512]), "field that is no number"),
+        (with_sum(FILE[:124] + b"\xff" * 12 + FILE[136:512]), "field that is no number"),
         (raw(b"S", b""), "unknown type"),
         (raw(b"D", b""), "unknown type"),
         (raw(b"M", b""), "unknown type"),
