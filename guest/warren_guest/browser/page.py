@@ -7,8 +7,8 @@ words mean something else.
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from warren_guest.bell import Bell
 from warren_guest.browser import scripts
@@ -85,7 +85,8 @@ class Page:
                 self._responded(params)
             case "Page.javascriptDialogOpening":
                 # Nobody is there to answer, and until somebody does nothing else of the page runs.
-                self._soon(self._call("Page.handleJavaScriptDialog", accept=False))
+                is_leaving = params.get("type") == "beforeunload"
+                self._soon(self._pipe.call("Page.handleJavaScriptDialog", self._session, accept=is_leaving))
             case "Inspector.targetCrashed" | "Target.detachedFromTarget":
                 self.is_gone = True
                 self._pipe.forget(self._session)
@@ -104,7 +105,7 @@ class Page:
             status = response.get("status")
             self._status = status if isinstance(status, int) else None
 
-    def _soon(self, call: Any) -> None:
+    def _soon(self, call: Awaitable[Json]) -> None:
         async def do() -> None:
             with contextlib.suppress(CallError, GoneError):
                 await call
@@ -231,14 +232,14 @@ class Page:
         except CallError as exc:
             raise RefusedError("page_failed", f"{method}: {exc}") from exc
 
-    async def _until(self, is_so: Any, limit_s: float) -> bool:
+    async def _until(self, is_so: Callable[[], bool], limit_s: float) -> bool:
         give_up = asyncio.get_running_loop().time() + limit_s
         while not is_so():
             left = give_up - asyncio.get_running_loop().time()
             if self.is_gone or not self._pipe.is_open:
                 raise GoneError("the page has crashed")
             if left <= 0 or not await self._bell.wait(left):
-                return bool(is_so())
+                return is_so()
         return True
 
 
