@@ -42,7 +42,7 @@ _LARGE = 10**18 - 1
 async def health(guest: Guest, _request: Request) -> Answer:
     identity = guest.identity
     facts = {"contract": CONTRACT, "version": VERSION, "generation": identity.generation, "id": identity.id}
-    strain = {"processes": guest.processes.live, "quiet_ms": guest.processes.quiet_ms}
+    strain = {"processes": guest.processes.live, "quiet_ms": guest.processes.quiet_ms, "workspace": guest.workspace}
     return Answer(to_json({**facts, **strain, "features": FEATURES}))
 
 

@@ -56,5 +56,6 @@ async def clone_request(tools: Tools, task: Task, path: str) -> dict[str, Any]:
         "branch": task.branch,
         "credentials": None if kept.credentials is None else kept.credentials.view(),
         "author": vars(tools.config.author),
+        "protected": list(tools.config.protected),
         "limit_ms": int(CLONE_S * 1000),
     }

@@ -26,7 +26,7 @@ export GIT_INDEX_FILE
 "$GIT" add --intent-to-add --ignore-errors -- . >/dev/null 2>&1
 base=$2
 if [ -n "$base" ]; then
-    base=$("$GIT" rev-parse --verify --quiet --end-of-options "$base^{{commit}}") || exit {_NO_BASE}
+    base=$("$GIT" rev-parse --verify --quiet --end-of-options "$base^{{tree}}") || exit {_NO_BASE}
 else
     base=$("$GIT" rev-parse --verify --quiet HEAD) || base=$("$GIT" hash-object -t tree /dev/null)
 fi

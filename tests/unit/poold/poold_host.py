@@ -287,6 +287,7 @@ async def open_host(
     certificates: Callable[[Path], None] = lambda _: None,
     post: Post = nobody_listens,
     settings: Mapping[str, str] | None = None,
+    limit_s: float = LIMIT_S,
 ) -> AsyncIterator[Host]:
     """A poold with `slots` places and memory for as many machines, `warm` of them kept warm.
 
@@ -311,11 +312,11 @@ async def open_host(
     facts = _facts(config, clock(), slots)
     tickets = Tickets(NAME, pki / "tickets.pub", now_ms=clock)
     try:
-        async with asyncio.timeout(LIMIT_S), Ledger.open(config.ledger_path) as ledger:
+        async with asyncio.timeout(limit_s), Ledger.open(config.ledger_path) as ledger:
             todo, recovery = await _observe(ledger, engine, clock) if recover else (Plan(), Recovery(clock()))
             means = Means(ledger, pool, images, sources, metrics)
             async with pool.running(), Sandboxes(means, Defaults("host", config.rules)).running() as host:
-                await reconcile.take_over(todo, means, host, lambda number: take_slot(places, number), recovery)
+                await reconcile.take_over(todo, means, host, _slot_of(engine, places), recovery)
                 refusals = Refusals(ledger, metrics, now_ms=clock)
                 async with _tasks(means, host, config, post).running() as tasks:
                     told = (watch, recovery, facts, tickets, refusals, tasks)
@@ -330,7 +331,8 @@ async def open_host(
 
 async def _observe(ledger: Ledger, engine: FakeEngine, clock: Clock) -> tuple[Plan, Recovery]:
     """The beginning of `poold.daemon`, before there are slots."""
-    todo = reconcile.plan(await ledger.read(sandboxes.alive), engine.found(), base_uid=0)
+    base_uid = os.getuid() if engine.name == "local" else 0
+    todo = reconcile.plan(await ledger.read(sandboxes.alive), engine.found(), base_uid=base_uid)
     return todo, await reconcile.clear(todo, engine, ledger, now_ms=clock())
 
 
@@ -348,6 +350,13 @@ def _facts(config: Config, now_ms: int, slots: int) -> Facts:
         ledger_path=config.ledger_path,
         images_dir=config.images_dir,
     )
+
+
+def _slot_of(engine: FakeEngine, places: PlainSlots) -> Callable[[int], Slot | None]:
+    """With the local engine a slot is only a number."""
+    if engine.name == "local":
+        return lambda _: places.take_nowait()
+    return lambda number: take_slot(places, number)
 
 
 def take_slot(slots: PlainSlots, number: int) -> Slot | None:
