@@ -278,6 +278,124 @@ def _attempt(act: Callable[[], tuple[str, int]]) -> tuple[str, int]:
 
 
 def _shell(command: str) -> tuple[str, int]:
+    """Run `command`; what it leaves in the background is not waited for."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    kept = bytearray()
+    with subprocess.Popen(["bash", "-c", command], **streams) as process:  # type: ignore[call-overload]
+        is_over = False
+        while not is_over or select.select([process.stdout], [], [], 0)[0]:
+            is_over = process.poll() is not None
+            if select.select([process.stdout], [], [], 0.05)[0]:
+                piece = process.stdout.read1(1 << 16)
+                kept += piece[: max(_OUTPUT_LIMIT - len(kept), 0)]
+                if not piece:
+                    break
+    return kept.decode(errors="replace"), int(process.returncode)
+
+
+def _commit(self, text: str) -> None:
+        arguments, command = {"message": text}, f"git commit -m {json.dumps(text)}"
+        self._call("Commit", "command", arguments, lambda: _commit(text), command)
+
+    def _ask(self, question: str) -> None:
+        answer = self._host.ask("question", text=question)
+        self._write(ANSWER, f"{answer.get('text', '')}\n" if answer.get("allow") else "There was no answer.\n")
+
+    def _tool(self, rest: str) -> None:
+        name, _, given = rest.partition(" ")
+        arguments: dict[str, object] = {"arguments": given}
+        with contextlib.suppress(ValueError):
+            loaded = json.loads(given)
+            arguments = loaded if isinstance(loaded, dict) else arguments
+        command = given if name == "Bash" else None
+        self._call(name, "command" if command else "other", arguments, lambda: (f"{name} was used", 0), command)
+
+    def _tokens(self, rest: str) -> None:
+        given = [float(part) for part in rest.split()]
+        for name, more in zip(("input_tokens", "output_tokens", "usd"), given, strict=False):
+            self._totals[name] = round(self._totals.get(name, 0) + more, 9)
+        self._memory.parent.mkdir(parents=True, exist_ok=True)
+        self._memory.write_text(json.dumps(self._totals))
+        self._host.tell("usage", **self._totals)
+
+    def _sleep(self, rest: str) -> None:
+        def sleep() -> tuple[str, int]:
+            time.sleep(float(rest))
+            return f"slept {rest} s", 0
+
+        self._call("Sleep", "other", {"seconds": rest}, sleep)
+
+    def _print(self, rest: str) -> None:
+        left = int(rest)
+        while left > 0:
+            piece = min(left, _PIECE)
+            sys.stdout.write("x" * (piece - 1) + "\n")
+            left -= piece
+        sys.stdout.flush()
+
+    def _noise(self, rest: str) -> None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(b"\xff\xfe\x80" * (int(rest) // 3) + b"\xc3" * (int(rest) % 3) + b"\n")
+        sys.stdout.buffer.flush()
+
+    def _fail(self, text: str) -> None:
+        raise Failed(text or "the prompt said so")
+
+    def _crash(self, _rest: str) -> None:
+        sys.stderr.write("the mock agent crashes, as its prompt says\n")
+        sys.stderr.flush()
+        os._exit(70)
+
+    def _loop(self, rest: str) -> None:
+        """`diff N`: two states in turn, N times each. `fail N COMMAND`: a command N times."""
+        what, number, command = [*rest.split(" ", 2), "", ""][:3]
+        for _ in range(min(int(number), _REPEAT_LIMIT)):
+            if what == "diff":
+                self._write(LOOP, "one way\n")
+                self._write(LOOP, "the other way\n")
+            else:
+                self._run("Bash", command or "false")
+
+    def _repeat(self, rest: str) -> None:
+        number, _, directive = rest.partition(" ")
+        if directive.partition(" ")[0] in self._words:
+            self._todo.extendleft([directive] * min(int(number), _REPEAT_LIMIT))
+
+    def _browse(self, url: str) -> None:
+        self._call("WebFetch", "other", {"url": url}, lambda: _fetch(url))
+
+    # Tool calls.
+
+    def _call(
+        self,
+        tool: str,
+        kind: str,
+        arguments: Mapping[str, object],
+        act: Callable[[], tuple[str, int]],
+        command: str | None = None,
+    ) -> None:
+        """One step: told, permitted, done, told."""
+        self._calls += 1
+        call = f"call-{self._calls}"
+        about = {"tool": tool, "kind": kind, "arguments": arguments, "command": command}
+        self._host.tell("tool_start", call=call, **about)
+        answer = self._host.ask("permission", **about)
+        if answer.get("allow"):
+            output, code = _attempt(act)
+        else:
+            output, code = f"refused: {answer.get('text') or 'a person said no'}", 1
+        told = {"exit_code": code} if kind == "command" and answer.get("allow") else {}
+        self._host.tell("tool_end", call=call, output=output, is_error=code != 0, **told)
+
+
+def _attempt(act: Callable[[], tuple[str, int]]) -> tuple[str, int]:
+    try:
+        return act()
+    except (OSError, ValueError) as exc:
+        return f"{type(exc).__name__}: {exc}", 1
+
+
+def _shell(command: str) -> tuple[str, int]:
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(["bash", "-c", command], **streams) as process:  # type: ignore[call-overload]
         kept = bytearray()
