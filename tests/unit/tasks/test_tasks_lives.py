@@ -130,7 +130,7 @@ async def test_what_needs_a_word_is_done_after_it_or_not_at_all(stage: Stage, an
     assert (await stage.ask("POST", task, "/input", {"kind": answer, "id": asked["id"]})).status == 200
     view = await stage.ended(task)
     assert view["state"] == "completed"
-    (step,) = [step for step in await stage.steps(task) if "rm -rf" in str(step["arguments"])]
+    (step,) = [step for step in await stage.steps(task) if step["tool"] == "Bash"]
     assert step["is_error"] == (answer == "reject")
 
 
