@@ -84,8 +84,9 @@ class Browser:
             running = self._running
             if running is None or running.page is None or running.page.is_gone:
                 raise RefusedError("no_page", "no page is open; the browser was closed, or its page has crashed")
+            give_up = asyncio.get_running_loop().time() + limit_s
             told = await act(running.page)
-            is_loaded = await running.page.settle(limit_s)
+            is_loaded = await running.page.settle(give_up)
             return {**told, **await running.page.shown(), "loaded": is_loaded}
 
     async def close(self) -> None:

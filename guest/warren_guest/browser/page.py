@@ -116,6 +116,7 @@ class Page:
 
     async def go(self, url: str, limit_s: float) -> bool:
         """Open `url`. False if it is there, but was still loading something after `limit_s`. Raises `page_failed`."""
+        give_up = asyncio.get_running_loop().time() + limit_s
         self._console.clear()
         self._status = None
         try:
@@ -128,12 +129,15 @@ class Page:
             raise RefusedError("browser_timeout", f"{url[:200]} did not answer within {limit_s:g} s") from None
         if error := told.get("errorText"):
             raise RefusedError("page_failed", f"{url[:200]}: {str(error)[:200]}")
-        return await self.settle(limit_s)
+        return await self.settle(give_up)
 
-    async def settle(self, limit_s: float) -> bool:
-        """Wait until what was set off has happened: a page that is loading is loaded, and has fetched what it needs."""
+    async def settle(self, give_up: float) -> bool:
+        """Wait until what was set off has happened: a page that is loading is loaded, and has fetched what it needs.
+
+        False if it was still loading at `give_up`, in the loop's time.
+        """
         await self._until(lambda: self._is_loading, _STIR_S)
-        is_loaded = await self._until(lambda: not self._is_loading, limit_s)
+        is_loaded = await self._until(lambda: not self._is_loading, give_up - asyncio.get_running_loop().time())
         await self._until(lambda: self._is_quiet, _QUIET_S)
         return is_loaded
 
