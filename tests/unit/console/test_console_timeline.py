@@ -126,44 +126,24 @@ anything = some.recursive(
     lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-names = some.sampled_from(
-    [
-        "text",
-        "phase",
-        "call",
-        "tool",
-        "kind",
-        "arguments",
-        "command",
-        "is_error",
-        "exit_code",
-        "output",
-        "duration_ms",
-        "files",
-        "insertions",
-        "deletions",
-        "usd",
-        "input_tokens",
-        "id",
-        "waiting",
-        "outcome",
-        "error",
-        "reason",
-        "by",
-        "sandbox",
-        "head",
-        "subject",
-        "cap",
-        "limit",
-        "value",
-        "rule",
-        "times",
-        "what",
-        "model",
-        "bytes",
-        "output_tail",
-    ]
-)
+AGENTS = ["text", "phase", "call", "tool", "kind", "arguments", "command", "is_error", "exit_code", "output", "error"]
+HOSTS = [
+    "id",
+    "waiting",
+    "outcome",
+    "reason",
+    "by",
+    "sandbox",
+    "head",
+    "subject",
+    "cap",
+    "limit",
+    "value",
+    "rule",
+    "what",
+]
+NUMBERS = ["duration_ms", "files", "insertions", "deletions", "usd", "input_tokens", "times", "bytes", "output_bytes"]
+names = some.sampled_from([*AGENTS, *HOSTS, *NUMBERS])
 some_events = some.lists(
     some.tuples(
         some.sampled_from([*_TOLD, "new.kind"]),
