@@ -25,7 +25,7 @@ URL = "http://127.0.0.1:8000/p.git"
 REPO = "/workspace/repo"
 
 _SERVER = """
-import pathlib, subprocess, sys, threading
+import pathlib, subprocess, threading
 from tests.gitserver import serve
 folder = pathlib.Path("/root/server")
 folder.mkdir()
@@ -36,7 +36,7 @@ def look(asked):
         found = subprocess.run(["setpriv", "--reuid=1000", "--clear-groups", "timeout", "20", "sh", "-c", spy],
                                capture_output=True).stdout
         (folder / "seen").open("ab").write(found)
-with serve(folder, users={"bot": sys.argv[1]}, port=8000) as server:
+with serve(folder, users={"bot": pathlib.Path("/root/password").read_text()}, port=8000) as server:
     server.make("p", {"a": "1\\n"})
     server.on_request = look
     (folder / "ready").touch()
@@ -72,7 +72,8 @@ async def served(bench: Bench) -> AsyncIterator[tuple[Machine, Guest]]:
     async with bench.machine() as machine, bench.guest(machine) as guest:
         await put(guest, "/root/tests/gitserver.py", Path(gitserver.__file__).read_text())
         await put(guest, "/root/server.py", _SERVER)
-        program = {"cmd": "python3", "args": ["-c", f"import sys; sys.path.insert(0, '/root'); {RUN}", SECRET]}
+        await put(guest, "/root/password", SECRET)
+        program = {"cmd": "python3", "args": ["-c", f"import sys; sys.path.insert(0, '/root'); {RUN}"]}
         await guest.call("POST", "/processes?detach=1", {**program, "user": "root", "cwd": "/root"})
         async with asyncio.timeout(LIMIT_S):
             while (await sh(guest, bench, "test -e /root/server/ready", "root"))[0] != 0:
