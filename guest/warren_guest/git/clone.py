@@ -163,15 +163,18 @@ def place_of(path: str) -> Place:
 class Settle:
     """The part of `user`: a work tree at its path, made from the keeper's copy."""
 
-    def __init__(self, children: Children, user: Account, env: dict[str, str], safe: str) -> None:
+    def __init__(self, children: Children, user: Account, env: dict[str, str]) -> None:
         self._children = children
         self._user = user
         self._env = env
-        # Git asks a file, not its environment, whether it may read what another account owns.
-        self._safe = safe
+        self._safe = "/dev/null"
 
-    async def settle(self, asked: Clone, copy: str, tip: Tip) -> str | None:
-        """Make the work tree. Returns its branch. Raises `clone_failed`; the path then holds what there is so far."""
+    async def settle(self, asked: Clone, copy: str, tip: Tip, safe: str) -> str | None:
+        """Make the work tree. Returns its branch. Raises `clone_failed`; the path then holds what there is so far.
+
+        `safe` is a configuration that lets `user` read the copy: of that, git asks a file and not its environment.
+        """
+        self._safe = safe
         options = ["--quiet", "--no-checkout", "--no-hardlinks", "--template=", "--no-recurse-submodules"]
         await self._git("/", "clone", *options, "--", copy, asked.path)
         if tip.is_apart:

@@ -92,16 +92,21 @@ class Git:
         keeper, (user, env) = self._keeper(), self._user()
         await self._introduce(asked.author)
         place = await self._guest.in_thread(place_of, asked.path)
-        async with scratch(self._guest.in_thread, self._places.copies, keeper, 0o755) as folder:
-            fetch = Fetch(self.children, keeper, folder, env, credentials)
-            tip = await fetch.fetch(asked)
-            settle = Settle(self.children, user, env, await self._safe(folder))
-            try:
-                branch = await settle.settle(asked, fetch.copy, tip)
-            except BaseException:
+        settle = Settle(self.children, user, env)
+        is_begun = False
+        try:
+            async with scratch(self._guest.in_thread, self._places.copies, keeper, 0o755) as folder:
+                fetch = Fetch(self.children, keeper, folder, env, credentials)
+                tip = await fetch.fetch(asked)
+                self._remember(asked.url, await fetch.tips())
+                safe = await self._safe(folder)
+                is_begun = True
+                branch = await settle.settle(asked, fetch.copy, tip, safe)
+        except BaseException:
+            # Also if it was broken off when all was there but the copy not yet gone: it is done as a whole, or not.
+            if is_begun:
                 await outlasting(settle.remove(place))
-                raise
-            self._remember(asked.url, await fetch.tips())
+            raise
         return {"head": tip.commit, "branch": branch, "base": tip.commit}
 
     async def _safe(self, folder: str) -> str:

@@ -1,4 +1,4 @@
-"""Adapters against streams that the real CLIs printed, against the lines that Cursor documents, and against anything."""
+"""Adapters against streams that the real CLIs printed, against lines that Cursor documents, and against anything."""
 
 import json
 from collections.abc import Callable
