@@ -254,7 +254,7 @@ class Task:
     owner: str
     agent: str
     model: str | None
-    prompt: str = field(repr=False)
+    prompt: str = field(repr=False)  # or as much of it as is shown
     repo: str | None  # without what came before its host
     ref: str | None
     depth: int
@@ -283,6 +283,7 @@ class Task:
     ended_ms: int | None = None
     reason: dict[str, Any] | None = None
     result: dict[str, Any] | None = None
+    prompt_chars: int | None = None  # of the whole prompt; None: it is all there
 
     def view(self) -> dict[str, Any]:
         """The reply's JSON."""
@@ -290,7 +291,7 @@ class Task:
         return {
             **shown,
             "prompt": self.prompt[:SHOWN_PROMPT_CHARS],
-            "prompt_chars": len(self.prompt),
+            "prompt_chars": len(self.prompt) if self.prompt_chars is None else self.prompt_chars,
             "network": None if self.network is None else self.network.view(),
             "waiting": [asdict(each) for each in self.waiting],
         }

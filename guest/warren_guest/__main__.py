@@ -80,7 +80,8 @@ def _serve_locally(arguments: argparse.Namespace, ring: Ring) -> None:
     listener.bind(str(path))
     path.chmod(0o600)
     user = arguments.user or pwd.getpwuid(os.geteuid()).pw_name
-    config = Config(HostMachine(), user, workspace=str(arguments.workspace.absolute()))
+    workspace = str(arguments.workspace.absolute())
+    config = Config(HostMachine(), user, workspace=workspace, outputs=f"{path.absolute()}.outputs")
 
     def ready() -> None:
         sys.stdout.write(f"warren-guest ready on {path}\n")

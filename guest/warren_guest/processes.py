@@ -141,6 +141,11 @@ class Process:
         except ProcessLookupError as exc:
             raise RefusedError("process_ended", f"process {self.pid} has ended") from exc
 
+    def kill(self) -> None:
+        """Kill it and its whole session. Nothing if it is over: its number may be another's by now."""
+        if not self._is_reaped:
+            kill_session(self.pid)
+
     def resize(self, cols: int, rows: int) -> None:
         if self.start.program.pty is None or self.inlet is None:
             raise RefusedError("no_pty", f"process {self.pid} has no terminal")
@@ -223,6 +228,10 @@ class Processes:
     def quiet_ms(self) -> int:
         """For how long no process has been started, has ended, written or read; since our own start if none has."""
         return int((time.monotonic() - self._active_at) * 1000)
+
+    def note_activity(self) -> None:
+        """Something was done through the guest that no process of a caller's shows."""
+        self._note_activity()
 
     def _note_activity(self) -> None:
         self._active_at = time.monotonic()

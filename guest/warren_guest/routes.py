@@ -6,11 +6,21 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import unquote
 
-from warren_guest import CONTRACT, VERSION, file_routes, frames, port_routes
+from warren_guest import (
+    CONTRACT,
+    VERSION,
+    archive_routes,
+    browser_routes,
+    file_routes,
+    frames,
+    port_routes,
+    run_routes,
+)
 from warren_guest.errors import RefusedError
 from warren_guest.events import CONTENT_TYPE as EVENT_STREAM
 from warren_guest.events import Events
 from warren_guest.fields import bad_field, query_flag, query_number
+from warren_guest.git import routes as git_routes
 from warren_guest.guest import Guest
 from warren_guest.identity import Identity, NewIdentity, parse_identity
 from warren_guest.logs import KEPT
@@ -23,6 +33,8 @@ from warren_guest.wire import to_json
 Handler = Callable[[Guest, Request], Awaitable[AnyAnswer]]
 ProcessHandler = Callable[[Guest, Request, Process], Awaitable[AnyAnswer]]
 H = TypeVar("H")
+# What this guest can do that older ones of the same contract cannot.
+FEATURES = ["run", "git", "archive", "browser"]
 # Numbers of events and bytes in requests.
 _LARGE = 10**18 - 1
 
@@ -30,7 +42,8 @@ _LARGE = 10**18 - 1
 async def health(guest: Guest, _request: Request) -> Answer:
     identity = guest.identity
     facts = {"contract": CONTRACT, "version": VERSION, "generation": identity.generation, "id": identity.id}
-    return Answer(to_json({**facts, "processes": guest.processes.live, "quiet_ms": guest.processes.quiet_ms}))
+    strain = {"processes": guest.processes.live, "quiet_ms": guest.processes.quiet_ms, "workspace": guest.workspace}
+    return Answer(to_json({**facts, **strain, "features": FEATURES}))
 
 
 async def identify(guest: Guest, request: Request) -> Answer:
@@ -142,6 +155,10 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/rehearse": {"POST": rehearse},
     "/logs": {"GET": logs},
     "/events": {"GET": tell_events},
+    "/run": {"GET": run_routes.show, "POST": run_routes.start},
+    "/run/events": {"GET": run_routes.tell_events},
+    "/run/input": {"POST": run_routes.take_input},
+    "/run/stop": {"POST": run_routes.stop},
     "/processes": {"GET": list_processes, "POST": start_process},
     "/terminal": {"POST": start_terminal},
     "/files/content": {"GET": file_routes.read, "PUT": file_routes.put},
@@ -152,6 +169,13 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/files/remove": {"POST": file_routes.remove},
     "/files/watch": {"GET": file_routes.watch},
     "/files/write": {"POST": file_routes.write},
+    **git_routes.ROUTES,
+    **archive_routes.ROUTES,
+    "/browser/open": {"POST": browser_routes.open_page},
+    "/browser/click": {"POST": browser_routes.click},
+    "/browser/type": {"POST": browser_routes.type_text},
+    "/browser/evaluate": {"POST": browser_routes.evaluate},
+    "/browser/close": {"POST": browser_routes.close},
 }
 
 # Below /processes/{pid}; the first one is the process itself.

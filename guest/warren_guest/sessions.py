@@ -42,6 +42,19 @@ def kill_session(session: int) -> None:
     _kill_all(lambda: [pid for pid, _, sid in _relations() if sid == session])
 
 
+def kill_marked(marker: bytes) -> None:
+    """Kill every process that was started with the variable `marker`, in whatever session it is now."""
+    _kill_all(lambda: [pid for pid, _, _ in _relations() if _has_marker(pid, marker)])
+
+
+def _has_marker(pid: int, marker: bytes) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+            return marker in file.read().split(b"\0")
+    except OSError:
+        return False  # it is gone, or another's
+
+
 def kill_descendants() -> None:
     """Kill everything that this process started, and what that started."""
     _kill_all(_descendants)

@@ -11,10 +11,10 @@ import stat
 import subprocess
 import termios
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from warren_guest import frames
+from warren_guest import frames, syscalls
 from warren_guest.accounts import Account
 from warren_guest.errors import RefusedError, refusal_of
 
@@ -29,7 +29,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to start. `env` is complete, `cwd` absolute."""
+    """What to start. `env` is complete, `cwd` absolute. With `no_new_privs` no program that it starts gains rights."""
 
     cmd: str
     args: tuple[str, ...]
@@ -38,6 +38,9 @@ class Program:
     account: Account
     stdin: bool = False
     pty: Window | None = None
+    no_new_privs: bool = False
+    # Beside the usual three: descriptors of ours by the numbers that it knows them by. They stay ours to close.
+    fds: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -117,8 +120,10 @@ def _start(program: Program, executable: str, stdio: tuple[int, int, int]) -> in
         env=program.env,
         start_new_session=True,
         umask=0o022,
-        # One system call that takes no lock: safe after a fork, whatever other threads were doing.
-        preexec_fn=_take_terminal if program.pty else None,  # noqa: PLW1509
+        # All that we have open is closed by exec: there is nothing to close but what is given, and that must stay.
+        close_fds=not program.fds,
+        # System calls that take no lock: safe after a fork, whatever other threads were doing.
+        preexec_fn=_before_exec(program),  # noqa: PLW1509
         **identity,
     )
     # The object believes that it is over: the status is the reaper's, and it must never wait for it itself.
@@ -126,8 +131,31 @@ def _start(program: Program, executable: str, stdio: tuple[int, int, int]) -> in
     return int(process.pid)
 
 
+def _before_exec(program: Program) -> Callable[[], None] | None:
+    """What the new process does before it becomes the program."""
+    if program.pty:
+        return _take_terminal
+    forbid = syscalls.forbid_new_privileges() if program.no_new_privs else None
+    if not program.fds:
+        return forbid
+
+    def prepare() -> None:
+        _take_fds(program.fds)
+        if forbid is not None:
+            forbid()
+
+    return prepare
+
+
 def _take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _take_fds(fds: Mapping[int, int]) -> None:
+    # Out of the way first: one may have the number that another is to get.
+    aside = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(fds) + 1) for number, fd in fds.items()}
+    for number, fd in aside.items():
+        os.dup2(fd, number)
 
 
 def _pipe_plan(

@@ -10,6 +10,7 @@ import os
 import platform
 import socket
 import struct
+from collections.abc import Callable
 
 MS_RDONLY = 1
 MS_NOSUID = 2
@@ -35,6 +36,7 @@ IN_EXCL_UNLINK = 0x04000000
 IN_ISDIR = 0x40000000
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
 _MCL_CURRENT_FUTURE_ONFAULT = 1 | 2 | 4
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
@@ -83,6 +85,19 @@ def pivot_root(new_root: str, put_old: str) -> None:
 def become_subreaper() -> None:
     """Inherit the orphans of everything that this process starts, as the first process does."""
     _checked(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
+
+
+def forbid_new_privileges() -> Callable[[], None]:
+    """What a child calls between fork and exec so that no set-user-id program gives it or its children more rights.
+
+    Everything is looked up here, before the fork: afterwards another thread's lock would never be given back.
+    """
+    prctl = _libc().prctl
+
+    def forbid() -> None:
+        _checked(prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
+
+    return forbid
 
 
 def lock_touched_memory() -> None:

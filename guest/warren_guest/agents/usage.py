@@ -1,0 +1,80 @@
+"""Tokens and dollars: from what CLIs tell, each in its own way, to totals of a task that only grow."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """`input_tokens` has neither of the two cached ones in it. `usd` is None where the CLI tells no dollars."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    usd: float | None = None
+
+    def plus(self, other: "Usage") -> "Usage":
+        dollars = [value for value in (self.usd, other.usd) if value is not None]
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            round(sum(dollars), 9) if dollars else None,
+        )
+
+    def is_behind(self, other: "Usage") -> bool:
+        """Whether anything in it is less than in `other`: a counter that only grows began anew."""
+        return (
+            self.input_tokens < other.input_tokens
+            or self.output_tokens < other.output_tokens
+            or self.cache_read_tokens < other.cache_read_tokens
+            or self.cache_write_tokens < other.cache_write_tokens
+            or (self.usd or 0.0) < (other.usd or 0.0) - 1e-9
+        )
+
+    def facts(self) -> dict[str, object]:
+        return {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cache_read_tokens": self.cache_read_tokens,
+            "cache_write_tokens": self.cache_write_tokens,
+            "usd": self.usd,
+        }
+
+
+class Meter:
+    """The totals of one task over all of its runs and sessions.
+
+    CLIs tell totals of a *session*, and go on with them when it is resumed; so the last word of each session counts,
+    once. A session whose totals went back (its CLI was killed before it wrote them down) began to count anew.
+    """
+
+    def __init__(self) -> None:
+        self._settled = Usage()
+        self._told: dict[str, Usage] = {}
+        self._live = Usage()
+
+    @property
+    def total(self) -> Usage:
+        total = self._settled.plus(self._live)
+        for told in self._told.values():
+            total = total.plus(told)
+        return total
+
+    def tell(self, session: str, usage: Usage) -> None:
+        """The totals of `session` so far. What was counted live is part of them."""
+        before = self._told.get(session, Usage())
+        if usage.is_behind(before):
+            self._settled = self._settled.plus(before)
+        self._told[session] = usage
+        self._live = Usage()
+
+    def count(self, live: Usage) -> None:
+        """What was used since the last `tell`, all of it."""
+        self._live = live
+
+    def settle(self) -> None:
+        """The run is over: what was counted live and never told was used nevertheless."""
+        self._settled = self._settled.plus(self._live)
+        self._live = Usage()
