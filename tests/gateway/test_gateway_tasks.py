@@ -1,17 +1,21 @@
 """Tasks through real gateways to real hosts: whichever gateway is asked, and on whichever host a task is."""
 
 import http.client
+import os
+import re
 import secrets
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from contract.ids import home_of
 from contract.keys import Pools, Scope
 from contract.task_states import FINAL
-from tests.gateway.cluster import EVERYTHING, LIMIT_S, Cluster, Reply, ask, operate, wait_for
+from tests.gateway.cluster import EVERYTHING, LIMIT_S, ROOT, Cluster, Reply, ask, operate, wait_for
 
 TASKS = "/api/v1/tasks"
 JOBS = "/api/v1/jobs"
@@ -276,3 +280,24 @@ def test_the_sandbox_of_a_task_can_be_looked_into(pair: Cluster, red: str) -> No
     assert sandbox == home_of(task)
     ran = ask(pair.gateways[1].port, "POST", f"/v1/sandboxes/{sandbox}/exec", {"cmd": "echo seen"}, key=red)
     assert ran.json["stdout"] == "seen\n"
+
+
+def test_what_the_document_says_of_tasks_can_be_typed(pair: Cluster, red: str, tmp_path: Path) -> None:
+    section = (ROOT / "docs" / "API.md").read_text().partition("\n## Tasks\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    url = f"http://127.0.0.1:{pair.gateways[0].port}"
+    typed = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "\n".join(blocks)],
+        env={**os.environ, "WARREN_URL": url, "WARREN_API_KEY": red},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=4 * LIMIT_S,
+        check=False,
+    )
+    assert typed.returncode == 0, typed.stderr
+    assert '"error":{' not in typed.stdout
+    assert typed.stdout.count("event: task.completed") == 2
+    assert "+++ b/HELLO.md" in typed.stdout
+    assert (tmp_path / "workspace.tar.zst").read_bytes()[:4] == b"\x28\xb5\x2f\xfd"
