@@ -16,7 +16,7 @@ from warren.cli import errors
 from warren.cli.context import Context
 from warren.cli.program import PROGRAM, say
 from warren.cli.progress import WHEEL
-from warren.errors import CallerError, WarrenError
+from warren.errors import CallerError, Unreachable, WarrenError
 from warren.task_models import COMPLETED, STOPPED, Question, TaskEvent, TaskInfo
 from warren.tasks import Task
 from warren_console.bottom import KEYBOARD, Bottom, has_person, open_pipe
@@ -194,7 +194,10 @@ class _Watching:
         if name is None:
             return
         # The host knows what is open now; what was told may be long past.
-        self._question = next((each for each in self._task.refresh().waiting if each.id == name), None)
+        try:
+            self._question = next((each for each in self._task.refresh().waiting if each.id == name), None)
+        except Unreachable:
+            return  # it is asked when the gateway is back
         if self._question is None:
             self._done.add(name)
             return
