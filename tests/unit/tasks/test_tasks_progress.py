@@ -20,8 +20,10 @@ json = st.recursive(
     max_leaves=10,
 )
 names = st.sampled_from(
-    ["id", "kind", "text", "tool", "arguments", "phase", "call", "is_error", "command", "output", "output_bytes"]
-    + ["file", "usd", "input_tokens", "output_tokens", "hash", "outcome", "error", "result", "session", "model", "run"]
+    (
+        *("id", "kind", "text", "tool", "arguments", "phase", "call", "is_error", "command", "output", "output_bytes"),
+        *("file", "usd", "input_tokens", "output_tokens", "hash", "outcome", "error", "result", "session", "model"),
+    )
 )
 sensible = st.sampled_from(["start", "end", "command", "ap-1", "success", "a", True, 1, 0.5])
 told = st.tuples(
