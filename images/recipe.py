@@ -33,13 +33,17 @@ _OWN_PLACE = re.compile(r"/(usr/local|opt)(?!.*\.\.)(/[A-Za-z0-9@._-]+)+")
 
 @dataclass(frozen=True)
 class User:
-    """An account with a group of the same name and number."""
+    """An account with a group of the same name and number. Below 1000 it is a program's, and nobody logs in as it."""
 
     name: str
     uid: int
     home: str
     shell: str
     sudo: bool
+
+    @property
+    def is_system(self) -> bool:
+        return self.uid < 1000
 
 
 @dataclass(frozen=True)
@@ -221,13 +225,15 @@ def _archive(variable: str, text: str | None) -> Path | None:
 def _user(fields: "_Fields") -> User:
     user = User(
         name=fields.text("name", _NAME),
-        # Below 1000 are Debian's own accounts; 65534 is nobody.
-        uid=fields.number("uid", 1000, 60_000),
+        # Below 1000 are accounts of programs, of which Debian counts its own up from 100; 65534 is nobody.
+        uid=fields.number("uid", 900, 60_000),
         home=fields.text("home", _PATH),
         shell=fields.text("shell", _PATH),
         sudo=fields.flag("sudo"),
     )
     fields.end()
+    if user.is_system and user.sudo:
+        raise fields.refusal("sudo", user.sudo, f"an account of a program (uid {user.uid}) may not become root")
     return user
 
 

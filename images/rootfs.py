@@ -114,9 +114,10 @@ def finishing_script(recipe: Recipe, *, packages_into: Path, added: Path) -> str
 
 
 def _make_user(user: User) -> list[str]:
+    system = "--system " if user.is_system else ""
     lines = [
-        f'chroot "$root" groupadd --gid {user.uid} {user.name}',
-        f'chroot "$root" useradd --uid {user.uid} --gid {user.uid} --home-dir {user.home} --create-home'
+        f'chroot "$root" groupadd {system}--gid {user.uid} {user.name}',
+        f'chroot "$root" useradd {system}--uid {user.uid} --gid {user.uid} --home-dir {user.home} --create-home'
         f" --shell {user.shell} {user.name}",
     ]
     if user.sudo:

@@ -1,24 +1,16 @@
 """Operations on the browser in a sandbox: one page, seen and used through its sandbox."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from contract import asked
-from contract.fields import NOT_BLANK, Fields
+from contract.browser import ACTIONS
 from contract.keys import Scope
 from contract.schema import Schema, or_null
-from contract.tasks import URL
 from gateway.operations import views
 from gateway.operations.codes import BODY, GUEST, Codes, together
 from gateway.operations.operation import Operation, json_reply
 from gateway.operations.sandboxes import ONE
 
-MAX_ADDRESS_CHARS = 8192
-MAX_SELECTOR_CHARS = 4096
-MAX_SCRIPT_CHARS = 131_072
-MIN_SIDE, MAX_WIDTH, MAX_HEIGHT = 200, 3840, 2160
-USUAL_WIDTH, USUAL_HEIGHT = 1280, 800
-MIN_LIMIT_MS, MAX_LIMIT_MS, USUAL_LIMIT_MS = 100, 300_000, 60_000
 # A guest tells these. It may be older or newer than we are, so more may be in them.
 PAGE: Schema = {
     "type": "object",
@@ -42,39 +34,10 @@ BROWSER_CODES: Codes = {
 }
 
 
-def page_asked(fields: Fields) -> None:
-    fields.text("url", max_chars=MAX_ADDRESS_CHARS, pattern=URL)
-    fields.integer("width", low=MIN_SIDE, high=MAX_WIDTH, default=USUAL_WIDTH)
-    fields.integer("height", low=MIN_SIDE, high=MAX_HEIGHT, default=USUAL_HEIGHT)
-    fields.flag("full_page", default=False)
-    _limit(fields)
-
-
-def click_asked(fields: Fields) -> None:
-    fields.text("selector", max_chars=MAX_SELECTOR_CHARS, pattern=NOT_BLANK)
-    _limit(fields)
-
-
-def typing_asked(fields: Fields) -> None:
-    click_asked(fields)
-    fields.text("text", max_chars=MAX_SCRIPT_CHARS)
-    fields.flag("submit", default=False)
-
-
-def script_asked(fields: Fields) -> None:
-    fields.text("script", max_chars=MAX_SCRIPT_CHARS, pattern=NOT_BLANK)
-    _limit(fields)
-
-
-def _limit(fields: Fields) -> None:
-    fields.integer("limit_ms", low=MIN_LIMIT_MS, high=MAX_LIMIT_MS, default=USUAL_LIMIT_MS)
-
-
 def _operation(  # noqa: PLR0917 — a row of the table
     name: str,
     what: str,
     reply: tuple[str, Schema],
-    body: Callable[..., object],
     means: Mapping[str, str],
     example: Any,
     about: str = "",
@@ -88,7 +51,7 @@ def _operation(  # noqa: PLR0917 — a row of the table
         {200: json_reply(*reply)},
         Scope.SANDBOXES,
         about=about,
-        body=body,
+        body=ACTIONS[name],
         means={**means, **LIMIT},
         errors=together(BODY, GUEST, BROWSER_CODES),
         example=example,
@@ -104,7 +67,6 @@ BROWSER = (
         "open",
         "Open a page in the browser of a sandbox",
         SEEN,
-        page_asked,
         {
             "url": "http or https, as the sandbox sees it: what it may reach counts for its browser as well",
             "width": "of the window, in pixels",
@@ -115,12 +77,11 @@ BROWSER = (
         about="The image must have a browser in it, as `agent` has. There is one page in a sandbox; in that of a task "
         "its screenshots are kept as artifacts.",
     ),
-    _operation("click", "Click on something on the page", SEEN, click_asked, SELECTOR, {"selector": "a.next"}),
+    _operation("click", "Click on something on the page", SEEN, SELECTOR, {"selector": "a.next"}),
     _operation(
         "type",
         "Type into a field of the page",
         SEEN,
-        typing_asked,
         {**SELECTOR, "text": "what is typed", "submit": "press Enter afterwards"},
         {"selector": "input[name=q]", "text": "warren", "submit": True},
     ),
@@ -128,9 +89,8 @@ BROWSER = (
         "evaluate",
         "Evaluate a script on the page",
         ("what it came to, and the page", VALUE),
-        script_asked,
         {"script": "JavaScript; its value is told as JSON"},
         {"script": "document.title"},
     ),
-    _operation("close", "Close the browser", ("it is closed; also if it was", views.ANYTHING), asked.nothing, {}, None),
+    _operation("close", "Close the browser", ("it is closed; also if it was", views.ANYTHING), {}, None),
 )

@@ -5,8 +5,9 @@ They are no processes of the sandbox: neither listed nor told of. `Children` is 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from warren_guest import frames
 from warren_guest.errors import RefusedError
@@ -84,21 +85,16 @@ class Children:
         try:
             yield Running(process, reader)
         finally:
-            try:
-                await _gone(process, reader)
-            finally:
-                reader.detach()
+            await _ended(process, reader)
 
     async def _started(self, program: Program) -> tuple[Process, Reader]:
         start = asyncio.get_running_loop().create_task(self._processes.start(Start(program), quiet=True))
         try:
             return await asyncio.shield(start)
         except asyncio.CancelledError:
-            await _outlasting(asyncio.wait({start}))
+            await outlasting(asyncio.wait({start}))
             if not start.cancelled() and start.exception() is None:
-                process, reader = start.result()
-                await _gone(process, reader)
-                reader.detach()
+                await _ended(*start.result())
             raise
 
     async def run(self, program: Program, *, stdin: bytes | None = None, limit: int = 1 << 20) -> Done:
@@ -119,23 +115,27 @@ class Children:
             return Done(0 if is_cut else running.code, b"".join(pieces)[:limit], errors, is_cut)
 
 
-async def _gone(process: Process, reader: Reader) -> None:
+async def _ended(process: Process, reader: Reader) -> None:
     """End `process` and all of its session, and wait until it was reaped."""
-    if not process.outcome:  # not reaped: the number is still its own
-        kill_session(process.pid)
-    await _outlasting(_drained(reader))
+    try:
+        if not process.outcome:  # not reaped: the number is still its own
+            kill_session(process.pid)
+        await outlasting(_drained(reader))
+    finally:
+        reader.detach()
 
 
 async def _drained(reader: Reader) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_ENDING_S):
             while reader.take() or reader.final is None:
-                await reader.wait(0.1)
+                if reader.final is None:
+                    await reader.wait(1.0)
 
 
-async def _outlasting(work: object) -> None:
+async def outlasting(work: Coroutine[Any, Any, Any]) -> None:
     """Wait for `work` even if this is cancelled meanwhile; the cancellation comes afterwards."""
-    task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+    task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():
         try:

@@ -9,6 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from contract import browser
 from contract.errors import NotFound, WarrenError
 from contract.fields import Fields
 from poold.api.audited import using
@@ -18,16 +19,16 @@ from poold.link import FAR_AWAY
 
 log = logging.getLogger("poold.api")
 
-ACTIONS = ("open", "click", "type", "evaluate", "close")
 MAX_REPLY_BYTES = 12 << 20  # a picture of 8 MiB in base64, and a page's text
-ANSWER_S = 150.0  # a page may load slowly
+ANSWER_S = browser.MAX_LIMIT_MS / 1000 + 30.0  # a page may load slowly
 
 
 async def act(request: Request) -> Response:
     action = request.path_params["action"]
-    if action not in ACTIONS:
-        raise NotFound(f"a browser does {', '.join(ACTIONS)}, not {action[:32]!r}")
+    if action not in browser.ACTIONS:
+        raise NotFound(f"a browser does {', '.join(browser.ACTIONS)}, not {action[:32]!r}")
     body = await read_body(request) or b"{}"
+    browser.check(action, body)
     url = Fields.parse(body).raw("url", "")
     headers = {"Content-Type": "application/json"}
     async with using(request, f"browser.{action}", url=url if isinstance(url, str) else "") as use:

@@ -24,8 +24,8 @@ from poold.ledger.replies import Reply
 from poold.tasks.keeping import ARCHIVE
 
 ACCEPTED = 202
-PATCH_TYPE = "text/x-diff; charset=utf-8"
-TYPES = {".patch": PATCH_TYPE, ".txt": "text/plain; charset=utf-8", ".png": "image/png", ".zst": "application/zstd"}
+TEXT = "text/plain; charset=utf-8"
+TYPES = {".patch": TEXT, ".txt": TEXT, ".png": "image/png", ".zst": "application/zstd"}
 
 
 async def create(request: Request) -> Response:
@@ -115,7 +115,7 @@ async def diff(request: Request) -> Response:
         chunks, is_cut = await stack.enter_async_context(found.tasks.diff(name))
         rest = stack.pop_all()  # from here on the reply closes it
     headers = {"Warren-Truncated": "true"} if is_cut else {}
-    return StreamedReply(chunks, rest, headers=headers, media_type=PATCH_TYPE)
+    return StreamedReply(chunks, rest, headers=headers, media_type=TEXT)
 
 
 async def artifacts(request: Request) -> Response:

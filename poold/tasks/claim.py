@@ -47,24 +47,32 @@ async def claim(life: Life) -> None:
 
 async def _made(life: Life) -> Sandbox | None:
     """A sandbox, once it is the task's turn and there is room. None if the task is to end."""
-    async with life.tools.queue.turn(life.key) as turn:
-        while True:
-            row = await life.row()
-            if row.attempts >= ATTEMPTS:
-                why = f"none of {ATTEMPTS} machines could be started"
-                await life.fail("machine", why)
-                return None
-            if not turn.is_first or not has_room(life.tools.means.pool, shape_of(row.task)):
-                await turn.wait_for_room()
-                continue
-            try:
-                return await _create(life, await _planned(life, row), turn)
-            except CapacityError as error:
-                log.info("no room for a task after all", extra={"task": life.id, "why": str(error)})
-                await _requeue(life)
-                await turn.wait_for_room()
-            except WarrenError as error:
-                log.warning("a task's machine failed", extra={"task": life.id, "why": str(error)})
+    while True:
+        if (await life.row()).attempts >= ATTEMPTS:
+            await life.fail("machine", f"none of {ATTEMPTS} machines could be started")
+            return None
+        async with life.tools.queue.turn(life.key) as turn:
+            sandbox = await _tried(life, turn)
+        if sandbox is not None:
+            return sandbox
+
+
+async def _tried(life: Life, turn: Turn) -> Sandbox | None:
+    """One try, as soon as there is room for it."""
+    row = await life.row()
+    while not has_room(life.tools.means.pool, shape_of(row.task)):
+        await turn.wait_for_room()
+        if not turn.is_first:
+            return None  # somebody older has come
+    try:
+        return await _create(life, await _planned(life, row), turn)
+    except CapacityError as error:
+        log.info("no room for a task after all", extra={"task": life.id, "why": str(error)})
+        await _requeue(life)
+        await turn.wait_for_room()
+    except WarrenError as error:
+        log.warning("a task's machine failed", extra={"task": life.id, "why": str(error)})
+    return None
 
 
 async def _planned(life: Life, row: Row) -> Row:

@@ -23,7 +23,7 @@ async def clone(life: Life) -> None:
     task = row.task
     told: dict[str, Any] = {}
     if task.repo is not None:
-        request = await clone_request(life.tools, task, f"{life.cwd}")
+        request = await clone_request(life.tools, task, life.cwd)
         try:
             async with life.inside(task.sandbox or "") as guest:
                 answer = await ask(guest, "POST", "/git/clone", request, limit_s=CLONE_S + ANSWER_S)
@@ -31,6 +31,9 @@ async def clone(life: Life) -> None:
             await life.fail("clone", f"the repository was not cloned: {error.message}", error=error.code)
             return
         told = {name: text_of(answer.get(name), 200) for name in ("head", "branch", "base")}
+    else:
+        async with life.inside(task.sandbox or "") as guest:
+            await ask(guest, "POST", "/git/policy", policy_request(life.tools))
     await life.write(partial(_begin, life=life, told=told, task=task))
     life.wake()
 
@@ -42,6 +45,11 @@ def _begin(db: Connection, life: Life, told: dict[str, Any], task: Task) -> None
         tasks.tell(db, life.id, "git.cloned", {**told, "repo": task.repo, "ref": task.ref}, at_ms=now_ms)
     kept = {**tasks.get(db, life.id).kept, "cloned": told}
     tasks.move(db, life.id, TaskEvent.RUN, now_ms=now_ms, phase="run", kept=kept, wall_ms=life.wall.ms)
+
+
+def policy_request(tools: Tools) -> dict[str, Any]:
+    """Who commits, and where nothing is pushed to: for who works without a repository that was cloned."""
+    return {"author": vars(tools.config.author), "protected": list(tools.config.protected)}
 
 
 async def clone_request(tools: Tools, task: Task, path: str) -> dict[str, Any]:

@@ -55,8 +55,8 @@ async def deliver(life: Life, row: Row, question: Question) -> None:
 async def _spend(life: Life, question: Question) -> None:
     if question.answer == "reject":
         figures: dict[str, Any] = question.arguments if isinstance(question.arguments, dict) else {}
-        reason = {"code": "cap", "cap": "spend_usd", "message": "a person said that it may not spend more", **figures}
-        await life.end(TaskEvent.FAIL, reason)
+        reason = {"code": "stopped", "message": "a person said that it may not spend more", **figures}
+        await life.end(TaskEvent.STOP, reason)
 
 
 async def _host(life: Life, row: Row, question: Question) -> None:

@@ -98,6 +98,8 @@ async def _attempt(life: Life, name: str, step: Step) -> None:
             if isinstance(error, GuestRefused):
                 break
             await asyncio.sleep(AGAIN_S * tried)
+    if name == "archive" and "problem" in told:
+        await life.tell("task.archived", told)
     await life.write(partial(_kept, task_id=life.id, name=name, told=told))
 
 

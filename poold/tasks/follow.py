@@ -120,11 +120,20 @@ def _write(
     is_news = _write_questions(db, row, changes, asked, at_ms)
     used = {name: value for name, value in asdict(after.usage).items() if name != "wall_ms"}
     tasks.change(db, life.id, progress=after.encode(), usage=used, session=after.session)
+    verdict = verdict or _over_output(after, row)
     if verdict is not None:
         _end(db, life.id, verdict, at_ms)
     elif after.ended is not None:
-        tasks.end(db, life.id, ending_of(after.ended, row.task.caps.output_bytes))
+        tasks.end(db, life.id, ending_of(after.ended))
     return is_news
+
+
+def _over_output(after: Progress, row: Row) -> Verdict | None:
+    """A guest stops an agent by itself that prints too much."""
+    if after.ended is None or after.ended["error"] != "output_bytes":
+        return None
+    limit = row.task.caps.output_bytes
+    return Capped("output_bytes", limit, max(limit, after.output_bytes))
 
 
 def _write_steps(db: Connection, task_id: str, changes: Changes) -> None:
@@ -168,12 +177,10 @@ def _end(db: Connection, task_id: str, verdict: Verdict, at_ms: int) -> None:
         tasks.tell(db, task_id, kind, verdict.data, at_ms=at_ms)
 
 
-def ending_of(ended: dict[str, Any], output_limit: int) -> dict[str, Any]:
+def ending_of(ended: dict[str, Any]) -> dict[str, Any]:
     """How a task ends whose agent ended so."""
     if ended["outcome"] == "success":
         return {"event": TaskEvent.COMPLETE.value, "reason": None}
-    if ended["error"] == "output_bytes":
-        return {"event": TaskEvent.FAIL.value, "reason": Capped("output_bytes", output_limit, output_limit + 1).reason}
     figures = {name: ended[name] for name in ("exit_code", "signal", "output_tail") if ended[name] is not None}
     message = ended["error"] or "the agent was stopped in its machine"
     return {"event": TaskEvent.FAIL.value, "reason": {"code": "agent", "message": message, **figures}}

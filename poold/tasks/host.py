@@ -37,7 +37,7 @@ AGAIN_S = 5.0
 UPKEEP_S = 3600.0
 RETRY_MS = 24 * 3600 * 1000  # for so long what only the vault has is kept for a repetition of the task
 SETTLE_S = 1.0  # so long a caller waits to see what came of a request that is written down
-RESUME_S = 60.0
+RESUME_S = 60.0  # a large machine takes a while to be written to disk, or read
 MAX_CRASHES = 5
 
 Post = Callable[[Url, Mapping[str, str], bytes], Awaitable[int]]
@@ -143,7 +143,7 @@ class Tasks:
             raise WrongState(f"the {name} engine of this host cannot pause a task", task=task_id)
         await self.tools.write(partial(_pause, task_id=task_id, now_ms=self.tools.now_ms(), request=caller.request))
         self._wake(task_id)
-        return await self.get(task_id)
+        return await self._until(task_id, lambda row: row.task.state is not TaskState.RUNNING, RESUME_S)
 
     async def resume(self, task_id: str, caller: Caller) -> Task:
         """The task goes on, unless a person is still asked something. Resuming a running one changes nothing."""
@@ -310,10 +310,11 @@ def _pause(db: Connection, task_id: str, now_ms: int, request: str | None) -> No
     row = tasks.get(db, task_id)
     if row.ending is not None and row.task.state not in FINAL:
         raise WrongState("cannot pause a task that is about to end", state=row.task.state)
-    tasks.change(db, task_id, is_held=1)
     if row.task.state is not TaskState.PAUSED:
         step(row.task.state, TaskEvent.PAUSE)
-        tasks.move(db, task_id, TaskEvent.PAUSE, now_ms=now_ms, told={"why": "a caller paused it"}, request=request)
+    if not row.is_held:
+        tasks.change(db, task_id, is_held=1)
+        tasks.note(db, task_id, "pause_asked", {"state": row.task.state}, now_ms=now_ms, request=request)
 
 
 def _resume(db: Connection, task_id: str, now_ms: int, request: str | None) -> None:

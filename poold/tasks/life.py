@@ -164,7 +164,7 @@ async def ask(guest: Guest, method: str, target: str, body: Any = None, *, limit
     data = None if body is None else orjson.dumps(body)
     async with guest.exchange(method, target, headers=headers, body=data, limit_s=limit_s, refusals=FAR_AWAY) as answer:
         try:
-            told = orjson.loads(await answer.read(MAX_ANSWER_BYTES))
+            told = orjson.loads(await answer.read(MAX_ANSWER_BYTES) or b"{}")
         except orjson.JSONDecodeError as error:
             raise GuestError(f"the guest's answer is not JSON: {error}") from None
     if not isinstance(told, dict):

@@ -14,7 +14,7 @@ from contract.tasks import Waiting
 
 
 class Act(Enum):
-    """What is done, in this order."""
+    """What is done."""
 
     PAUSE = auto()  # the task
     SLEEP = auto()  # its machine goes to disk
@@ -40,12 +40,16 @@ class Facts:
 def plan(facts: Facts) -> list[Act]:
     acts: list[Act] = []
     waits = (facts.is_held or bool(facts.open)) and not facts.is_ending
-    if facts.state is TaskState.RUNNING and waits:
+    pauses = facts.state is TaskState.RUNNING and waits
+    # Who asks something is paused at once. Who is paused by a caller works until its machine is on disk.
+    if pauses and facts.open:
         acts.append(Act.PAUSE)
     sleeps = must_sleep(facts)
     if facts.sandbox is State.RUNNING and sleeps:
         acts.append(Act.SLEEP)
-    elif facts.sandbox is State.PAUSED and not sleeps and (not facts.open or facts.has_answers or facts.is_ending):
+    if pauses and not facts.open:
+        acts.append(Act.PAUSE)
+    if facts.sandbox is State.PAUSED and not sleeps and (not facts.open or facts.has_answers or facts.is_ending):
         acts.append(Act.WAKE)
     runs = (facts.sandbox is State.RUNNING or Act.WAKE in acts) and Act.SLEEP not in acts
     if facts.state is TaskState.PAUSED and not waits and runs and not facts.is_ending:

@@ -23,7 +23,6 @@ MAX_ARGUMENTS_BYTES = 32 << 10
 MAX_CALLS = 64  # that are open at a time; what was called before that never ends
 MAX_DIFFS = 256  # changes of the workspace that are remembered
 MAX_QUESTION_CHARS = 16 << 10
-OUTPUTS = "/var/lib/warren/outputs/"  # where a guest keeps what is too long for an event
 # What a guest may tell. Everything else that it might think of is the host's to tell.
 TOLD = frozenset(
     {
@@ -204,7 +203,7 @@ class Reader:
             step,
             text_of(data.get("output"), MAX_OUTPUT_CHARS),
             number(data.get("output_bytes")),
-            file if file is not None and file.startswith(OUTPUTS) and ".." not in file else None,
+            file if file is not None and file.startswith("/") else None,  # of the guest's own files, for it to serve
             is_error,
             self._at_ms,
         )

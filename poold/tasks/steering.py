@@ -20,6 +20,7 @@ from poold.tasks.plan import Act, Facts, next_ms, plan
 log = logging.getLogger("poold.tasks")
 
 TICK_S = 5.0  # so often what a task's time has come to is written down
+IDLE_S = 60.0  # of a task that waits nothing has to be written down
 RETRY_S = 3.0
 LEAST_S = 0.02  # between two looks: a machine may make a lot of noise
 WORKING = (TaskState.PLANNING, TaskState.RUNNING)
@@ -165,7 +166,7 @@ class Steering:
         await self.life.tell(kind, {"sandbox": sandbox.id, "reason": sandbox.reason})
 
     def _wait_s(self, row: Row, facts: Facts) -> float:
-        waits = [TICK_S]
+        waits = [TICK_S if row.task.state in WORKING else IDLE_S]
         if (at_ms := next_ms(facts)) is not None:
             waits.append((at_ms - facts.now_ms) / 1000)
         if row.task.state in WORKING and row.ending is None:

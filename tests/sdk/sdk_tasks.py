@@ -150,8 +150,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _route(self, rest: str, query: dict[str, str]) -> None:
         stand = self.stand
         if rest == "/api/v1/tasks" and self.command == "POST":
+            made = stand.view()
             threading.Thread(target=stand.script, args=(stand,), daemon=True).start()
-            self._json(202, stand.view())
+            self._json(202, made)
         elif rest == "/api/v1/tasks":
             self._json(200, {"tasks": [] if "before" in query else [stand.view()], "next": None, "incomplete": []})
         elif rest in ("", "/input", "/stop", "/pause", "/resume", "/retry"):

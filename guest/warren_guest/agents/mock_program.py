@@ -278,11 +278,18 @@ def _attempt(act: Callable[[], tuple[str, int]]) -> tuple[str, int]:
 
 
 def _shell(command: str) -> tuple[str, int]:
+    """Run `command`; what it leaves in the background is not waited for."""
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    kept = bytearray()
     with subprocess.Popen(["bash", "-c", command], **streams) as process:  # type: ignore[call-overload]
-        kept = bytearray()
-        while piece := process.stdout.read1(1 << 16):
-            kept += piece[: max(_OUTPUT_LIMIT - len(kept), 0)]
+        is_over = False
+        while not is_over or select.select([process.stdout], [], [], 0)[0]:
+            is_over = process.poll() is not None
+            if select.select([process.stdout], [], [], 0.05)[0]:
+                piece = process.stdout.read1(1 << 16)
+                kept += piece[: max(_OUTPUT_LIMIT - len(kept), 0)]
+                if not piece:
+                    break
     return kept.decode(errors="replace"), int(process.returncode)
 
 

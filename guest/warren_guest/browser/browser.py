@@ -84,8 +84,9 @@ class Browser:
             running = self._running
             if running is None or running.page is None or running.page.is_gone:
                 raise RefusedError("no_page", "no page is open; the browser was closed, or its page has crashed")
+            give_up = asyncio.get_running_loop().time() + limit_s
             told = await act(running.page)
-            is_loaded = await running.page.settle(limit_s)
+            is_loaded = await running.page.settle(give_up)
             return {**told, **await running.page.shown(), "loaded": is_loaded}
 
     async def close(self) -> None:
@@ -150,12 +151,13 @@ class Browser:
         """Start the browser. If the caller leaves it is started none the less, for the next one."""
         if self._starting is None:
             self._starting = asyncio.get_running_loop().create_task(self._start())
-        starting = self._starting
-        try:
-            return await asyncio.shield(starting)
-        finally:
-            if starting.done():
-                self._starting = None
+            self._starting.add_done_callback(self._on_started)
+        return await asyncio.shield(self._starting)
+
+    def _on_started(self, task: asyncio.Task[_Running]) -> None:
+        self._starting = None
+        if not task.cancelled():
+            task.exception()  # seen, if whoever would have been told has left
 
     async def _start(self) -> _Running:
         account = self._account()
@@ -207,10 +209,13 @@ class Browser:
         attached = await call("Target.attachToTarget", targetId=running.target, flatten=True)
         running.session = str(attached.get("sessionId"))
         page = running.page = Page(running.pipe, running.session, running.target)
-        if before:
-            with contextlib.suppress(CallError):
-                await call("Target.closeTarget", targetId=before)
-        await page.prepare()
+        try:
+            if before:
+                await self._closed(running.pipe, before)
+            await page.prepare()
+        except BaseException:
+            page.is_gone = True  # half prepared is not prepared; the next caller gets another one
+            raise
         return page
 
     def _on_event(self, method: str, session: str, params: Json) -> None:

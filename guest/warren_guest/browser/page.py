@@ -7,8 +7,8 @@ words mean something else.
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from warren_guest.bell import Bell
 from warren_guest.browser import scripts
@@ -85,7 +85,8 @@ class Page:
                 self._responded(params)
             case "Page.javascriptDialogOpening":
                 # Nobody is there to answer, and until somebody does nothing else of the page runs.
-                self._soon(self._call("Page.handleJavaScriptDialog", accept=False))
+                is_leaving = params.get("type") == "beforeunload"
+                self._soon(self._pipe.call("Page.handleJavaScriptDialog", self._session, accept=is_leaving))
             case "Inspector.targetCrashed" | "Target.detachedFromTarget":
                 self.is_gone = True
                 self._pipe.forget(self._session)
@@ -104,7 +105,7 @@ class Page:
             status = response.get("status")
             self._status = status if isinstance(status, int) else None
 
-    def _soon(self, call: Any) -> None:
+    def _soon(self, call: Awaitable[Json]) -> None:
         async def do() -> None:
             with contextlib.suppress(CallError, GoneError):
                 await call
@@ -115,6 +116,7 @@ class Page:
 
     async def go(self, url: str, limit_s: float) -> bool:
         """Open `url`. False if it is there, but was still loading something after `limit_s`. Raises `page_failed`."""
+        give_up = asyncio.get_running_loop().time() + limit_s
         self._console.clear()
         self._status = None
         try:
@@ -127,12 +129,15 @@ class Page:
             raise RefusedError("browser_timeout", f"{url[:200]} did not answer within {limit_s:g} s") from None
         if error := told.get("errorText"):
             raise RefusedError("page_failed", f"{url[:200]}: {str(error)[:200]}")
-        return await self.settle(limit_s)
+        return await self.settle(give_up)
 
-    async def settle(self, limit_s: float) -> bool:
-        """Wait until what was set off has happened: a page that is loading is loaded, and has fetched what it needs."""
+    async def settle(self, give_up: float) -> bool:
+        """Wait until what was set off has happened: a page that is loading is loaded, and has fetched what it needs.
+
+        False if it was still loading at `give_up`, in the loop's time.
+        """
         await self._until(lambda: self._is_loading, _STIR_S)
-        is_loaded = await self._until(lambda: not self._is_loading, limit_s)
+        is_loaded = await self._until(lambda: not self._is_loading, give_up - asyncio.get_running_loop().time())
         await self._until(lambda: self._is_quiet, _QUIET_S)
         return is_loaded
 
@@ -231,14 +236,14 @@ class Page:
         except CallError as exc:
             raise RefusedError("page_failed", f"{method}: {exc}") from exc
 
-    async def _until(self, is_so: Any, limit_s: float) -> bool:
+    async def _until(self, is_so: Callable[[], bool], limit_s: float) -> bool:
         give_up = asyncio.get_running_loop().time() + limit_s
         while not is_so():
             left = give_up - asyncio.get_running_loop().time()
             if self.is_gone or not self._pipe.is_open:
                 raise GoneError("the page has crashed")
             if left <= 0 or not await self._bell.wait(left):
-                return bool(is_so())
+                return is_so()
         return True
 
 

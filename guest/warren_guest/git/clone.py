@@ -137,18 +137,44 @@ def told(errors: str, what: str, secrets: tuple[str, ...]) -> RefusedError:
     return failed(reason, f"{what}: {explanation} ({shown(errors, secrets)})")
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a work tree will be. `is_there`: an empty folder; `missing`: what is not above it, deepest first."""
+
+    path: str
+    is_there: bool
+    missing: tuple[str, ...]
+
+
+def place_of(path: str) -> Place:
+    """Look at `path`. Raises `already_exists` if anything but an empty folder is there."""
+    if os.path.lexists(path):
+        if os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path):  # noqa: PTH112, PTH114, PTH208
+            return Place(path, True, ())
+        raise RefusedError("already_exists", f"{path} is there, and is not an empty folder", field="path")
+    missing = []
+    above = os.path.dirname(path)  # noqa: PTH120
+    while not os.path.lexists(above):
+        missing.append(above)
+        above = os.path.dirname(above)  # noqa: PTH120
+    return Place(path, False, tuple(missing))
+
+
 class Settle:
     """The part of `user`: a work tree at its path, made from the keeper's copy."""
 
-    def __init__(self, children: Children, user: Account, env: dict[str, str], safe: str) -> None:
+    def __init__(self, children: Children, user: Account, env: dict[str, str]) -> None:
         self._children = children
         self._user = user
         self._env = env
-        # Git asks a file, not its environment, whether it may read what another account owns.
-        self._safe = safe
+        self._safe = "/dev/null"
 
-    async def settle(self, asked: Clone, copy: str, tip: Tip) -> str | None:
-        """Make the work tree. Returns its branch. Raises `clone_failed`; the path then holds what there is so far."""
+    async def settle(self, asked: Clone, copy: str, tip: Tip, safe: str) -> str | None:
+        """Make the work tree. Returns its branch. Raises `clone_failed`; the path then holds what there is so far.
+
+        `safe` is a configuration that lets `user` read the copy: of that, git asks a file and not its environment.
+        """
+        self._safe = safe
         options = ["--quiet", "--no-checkout", "--no-hardlinks", "--template=", "--no-recurse-submodules"]
         await self._git("/", "clone", *options, "--", copy, asked.path)
         if tip.is_apart:
@@ -183,17 +209,15 @@ class Settle:
         if done.code:
             raise told(done.errors, "the work tree was not made", ())
 
-    async def remove(self, path: str, *, was_there: bool) -> None:
-        """Remove what is at `path`, as `user`: it may be anything by now. A folder that was there stays, empty."""
-        what = ["find", path, "-xdev", "-mindepth", "1", "-delete"] if was_there else ["rm", "-rf", "--", path]
-        program = Program(what[0], tuple(what[1:]), self._env, "/", self._user)
-        await self._children.run(program)
+    async def remove(self, place: Place) -> None:
+        """Remove what was made, as `user`: it may be anything by now. A folder that was there stays, empty."""
+        path = place.path
+        if place.is_there:
+            await self._run("find", path, "-xdev", "-mindepth", "1", "-delete")
+        else:
+            await self._run("rm", "-rf", "--", path)
+        if place.missing:
+            await self._run("rmdir", "--ignore-fail-on-non-empty", "--", *place.missing)
 
-
-def was_there(path: str) -> bool:
-    """Whether `path` is a folder, and empty; false if it is nothing. Raises `already_exists` if it is anything else."""
-    if not os.path.lexists(path):
-        return False
-    if os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path):  # noqa: PTH112, PTH114, PTH208
-        return True
-    raise RefusedError("already_exists", f"{path} is there, and is not an empty folder", field="path")
+    async def _run(self, *argv: str) -> None:
+        await self._children.run(Program(argv[0], argv[1:], self._env, "/", self._user))

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from warren_guest.accounts import Accounts
-from warren_guest.errors import RefusedError
+from warren_guest.errors import RefusedError, refusal_of
 from warren_guest.fields import Fields, parse_object
 from warren_guest.git import rails
 from warren_guest.git.asked import branch_of, hash_of
@@ -67,17 +67,23 @@ class Guard:
     async def enforce(self, policy: rails.Policy) -> str:
         """From now on `policy` is in force. Returns the folder in which the wrapper finds it."""
         async with self._turn:
-            folder = self._folder = self._folder or _make_folder(self._places.runtime)
-            path = f"{folder}/{SOCKET}"
-            if self._server is None:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)  # noqa: PTH108
-                self._server = await asyncio.start_unix_server(self._serve, path, limit=_LINE_LIMIT)
-                os.chmod(path, 0o666)  # noqa: PTH101, S103 - who may ask is told by the kernel, for each who does
-            self._policy = policy
-            told = {"real": real_git(), "socket": path, "url": policy.url, "protected": list(policy.protected)}
-            _write(f"{folder}/{POLICY}", json.dumps(told))
-            return folder
+            try:
+                return await self._enforce(policy)
+            except OSError as exc:
+                raise refusal_of(exc, str(exc.filename or self._places.runtime)) from exc
+
+    async def _enforce(self, policy: rails.Policy) -> str:
+        folder = self._folder = self._folder or _make_folder(self._places.runtime)
+        path = f"{folder}/{SOCKET}"
+        if self._server is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108
+            self._server = await asyncio.start_unix_server(self._serve, path, limit=_LINE_LIMIT)
+            os.chmod(path, 0o666)  # noqa: PTH101, S103 - who may ask is told by the kernel, for each who does
+        self._policy = policy
+        told = {"real": real_git(), "socket": path, "url": policy.url, "protected": list(policy.protected)}
+        _write(f"{folder}/{POLICY}", json.dumps(told))
+        return folder
 
     async def close(self) -> None:
         if self._server is not None:

@@ -17,6 +17,11 @@ from warren_guest.git.commits import git_failed, no_repository
 from warren_guest.git.scratch import InThread, scratch
 
 _NO_REPOSITORY, _NO_BASE = 66, 67
+# What everything in a new repository is different from, by both of git's hashes.
+EMPTY_TREES = (
+    "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+    "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+)
 # $1: a folder of our own, $2: the commit to compare with, $3: more options.
 _DIFF = f"""
 index=$("$GIT" rev-parse --git-path index) || exit {_NO_REPOSITORY}
@@ -25,10 +30,11 @@ GIT_INDEX_FILE=$1/index
 export GIT_INDEX_FILE
 "$GIT" add --intent-to-add --ignore-errors -- . >/dev/null 2>&1
 base=$2
-if [ -n "$base" ]; then
-    base=$("$GIT" rev-parse --verify --quiet --end-of-options "$base^{{tree}}") || exit {_NO_BASE}
-else
-    base=$("$GIT" rev-parse --verify --quiet HEAD) || base=$("$GIT" hash-object -t tree /dev/null)
+empty=$("$GIT" hash-object -t tree /dev/null)
+if [ -z "$base" ]; then
+    base=$("$GIT" rev-parse --verify --quiet HEAD) || base=$empty
+elif [ "$base" != "$empty" ]; then
+    base=$("$GIT" rev-parse --verify --quiet --end-of-options "$base^{{commit}}") || exit {_NO_BASE}
 fi
 shift 2
 exec "$GIT" diff --no-color --no-ext-diff --no-textconv --no-relative --src-prefix=a/ --dst-prefix=b/ --full-index \
@@ -93,12 +99,7 @@ class Looks:
             raise no_repository(asked.path)
         if (await self._git(asked, "rev-parse", "--verify", "--quiet", "HEAD")).code:
             return {"commits": []}
-        if asked.base:
-            words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{asked.base}^{{commit}}")
-            base = await self._git(asked, *words)
-            if base.code:
-                raise _no_base(asked)
-        since = [f"^{base.text}"] if asked.base else []
+        since = [f"^{await self._commit(asked)}"] if asked.base and asked.base not in EMPTY_TREES else []
         shape = "--format=%H%x00%an%x00%ae%x00%at%x00%s"
         options = (
             "log",
@@ -113,6 +114,13 @@ class Looks:
         if done.code:
             raise git_failed(f"git log failed in {asked.path}", done)
         return {"commits": commits_of(done.output)}
+
+    async def _commit(self, asked: Look) -> str:
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{asked.base}^{{commit}}")
+        base = await self._git(asked, *words)
+        if base.code:
+            raise _no_base(asked)
+        return base.text
 
     async def _git(self, asked: Look, *arguments: str, limit: int = 1 << 16) -> Done:
         return await self._children.run(by_user(self._user, self._env, asked.path, *arguments), limit=limit)

@@ -6,11 +6,14 @@ that nobody waits for any more is given up after a while, and leaves nothing.
 
 import asyncio
 import contextlib
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from warren_guest.errors import RefusedError
+
+log = logging.getLogger(__name__)
 
 KEPT = 100
 UNDER_WAY_LIMIT = 16
@@ -22,7 +25,7 @@ Work = Callable[[], Coroutine[Any, Any, Result]]
 
 
 class _Operation:
-    def __init__(self, request: object, task: "asyncio.Task[Result]") -> None:
+    def __init__(self, request: object, task: "asyncio.Task[Result | RefusedError]") -> None:
         self.request = request
         self.task = task
         self.waiting = 0
@@ -51,16 +54,15 @@ class Operations:
     def _begin(self, name: str, request: object, work: Work) -> _Operation:
         if sum(not known.task.done() for known in self._operations.values()) >= UNDER_WAY_LIMIT:
             raise RefusedError("too_many_operations", f"{UNDER_WAY_LIMIT} operations are under way")
-        task = asyncio.get_running_loop().create_task(work())
+        task = asyncio.get_running_loop().create_task(_outcome(work))
         known = self._operations[name] = _Operation(request, task)
         task.add_done_callback(lambda _task: self._over(name, known))
         return known
 
     def _over(self, name: str, known: _Operation) -> None:
         """Keep what is an answer; forget what was broken off, so that another try is made."""
-        is_answer = not known.task.cancelled() and (
-            known.task.exception() is None or isinstance(known.task.exception(), RefusedError)
-        )
+        is_answer = not known.task.cancelled() and known.task.exception() is None
+        log.info("operation %s is over: %s", name, _told(known.task.result()) if is_answer else "broken off")
         if not is_answer and self._operations.get(name) is known:
             del self._operations[name]
         over = [each for each, known in self._operations.items() if known.task.done()]
@@ -81,7 +83,10 @@ class Operations:
                 known.giving_up = loop.call_later(self._forsaken_s, known.task.cancel)
         if known.task.cancelled():
             raise RefusedError("cancelled", f"operation {name} was cancelled")
-        return known.task.result()
+        outcome = known.task.result()
+        if isinstance(outcome, RefusedError):
+            raise _copy(outcome)
+        return outcome
 
     async def cancel(self, name: str) -> bool:
         """End an operation that is under way, and wait until nothing of it is left. False if there is none."""
@@ -98,3 +103,19 @@ class Operations:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _outcome(work: Work) -> Result | RefusedError:
+    """What is kept of an operation. A refusal is kept without where it was raised: credentials were known there."""
+    try:
+        return await work()
+    except RefusedError as exc:
+        return _copy(exc)
+
+
+def _copy(refusal: RefusedError) -> RefusedError:
+    return RefusedError(refusal.code, refusal.message, field=refusal.field, facts=refusal.facts)
+
+
+def _told(outcome: Result | RefusedError) -> str:
+    return outcome.code if isinstance(outcome, RefusedError) else "done"

@@ -4,7 +4,6 @@ The way into the copy is a bundle, which is data: no hook, filter or configurati
 credentials. The rails are checked in the copy, on what would really be pushed.
 """
 
-import asyncio
 import contextlib
 import os
 from collections.abc import Mapping
@@ -55,7 +54,7 @@ class Pack:
     async def bundle(self, path: str, into: str) -> None:
         """Write every branch of the repository at `path`, and its HEAD, to the file `into`."""
         words = ("bundle", "create", "--quiet", "-", "HEAD", "--branches", "--remotes")
-        fd = await self._in_thread(os.open, into, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fd = _create(into)
         try:
             async with self._children.running(by_user(self._user, self._env, path, *words)) as running:
                 size = 0
@@ -118,7 +117,7 @@ class Send:
         await self._must("init", "--quiet", "--bare", "--template=", self._copy)
         if shallow:
             text = "".join(f"{each}\n" for each in shallow).encode()
-            await asyncio.get_running_loop().run_in_executor(None, _write_file, f"{self._copy}/shallow", text)
+            _write_file(f"{self._copy}/shallow", text)
         fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"]
         refs = ["+refs/*:refs/theirs/*", "+HEAD:refs/their-head"]
         await self._must("--git-dir", self._copy, *fetch, "--", bundle, *refs, protocols="file")
@@ -199,9 +198,19 @@ def failed(reason: str, message: str) -> RefusedError:
     return RefusedError("push_failed", message, facts={"reason": reason})
 
 
+def _create(path: str) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except OSError as exc:
+        raise refusal_of(exc, path) from exc
+
+
 def _write_file(path: str, content: bytes) -> None:
-    with open(path, "xb") as file:  # noqa: PTH123
-        file.write(content)
+    try:
+        with os.fdopen(_create(path), "wb") as file:
+            file.write(content)
+    except OSError as exc:
+        raise refusal_of(exc, path) from exc
 
 
 def _made_of(output: bytes) -> list[rails.Made]:

@@ -40,10 +40,9 @@ async def clone(guest: Guest, request: Request) -> Answer:
     policy = Policy(asked.url, ask.protected_of(fields), asked.author) if fields.has("protected") else None
 
     async def work() -> Result:
-        made = await guest.git.clone(asked, credentials, limit_s)
         if policy is not None:
             await guest.git.enforce(policy)
-        return made
+        return await guest.git.clone(asked, credentials, limit_s)
 
     return _told(await guest.git.operations.do(name, ("clone", asked), work))
 

@@ -2,16 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from warren_guest.accounts import Account, Accounts
-from warren_guest.children import Children, Done
-from warren_guest.errors import RefusedError
+from warren_guest.children import Children, Done, outlasting
+from warren_guest.errors import RefusedError, refusal_of
 from warren_guest.git import rails
-from warren_guest.git.asked import Credentials
-from warren_guest.git.clone import Clone, Fetch, Settle, failed, was_there
+from warren_guest.git.asked import Author, Credentials
+from warren_guest.git.clone import Clone, Fetch, Settle, failed, place_of
 from warren_guest.git.commits import Commit, Commits
 from warren_guest.git.guard import Guard, write_author
 from warren_guest.git.looks import Look, Looks
@@ -70,9 +69,17 @@ class Git:
 
     async def enforce(self, policy: rails.Policy) -> str:
         """From now on pushes of whoever works here are asked for, and commits have the policy's author."""
-        if policy.author is not None and self._places.config is not None:
-            await self._guest.in_thread(write_author, self._places.config, policy.author.name, policy.author.email)
+        await self._introduce(policy.author)
         return await self.guard.enforce(policy)
+
+    async def _introduce(self, author: Author | None) -> None:
+        """Tell every git of the machine who commits, unless it is told otherwise."""
+        if author is None or self._places.config is None:
+            return
+        try:
+            await self._guest.in_thread(write_author, self._places.config, author.name, author.email)
+        except OSError as exc:
+            raise refusal_of(exc, self._places.config) from exc
 
     async def clone(self, asked: Clone, credentials: Credentials | None, limit_s: float) -> Result:
         try:
@@ -83,19 +90,23 @@ class Git:
 
     async def _clone(self, asked: Clone, credentials: Credentials | None) -> Result:
         keeper, (user, env) = self._keeper(), self._user()
-        there = await self._guest.in_thread(was_there, asked.path)
-        async with scratch(self._guest.in_thread, self._places.copies, keeper, 0o755) as folder:
-            fetch = Fetch(self.children, keeper, folder, env, credentials)
-            tip = await fetch.fetch(asked)
-            settle = Settle(self.children, user, env, await self._safe(folder))
-            try:
-                branch = await settle.settle(asked, fetch.copy, tip)
-            except BaseException:
-                await _shielded(settle.remove(asked.path, was_there=there))
-                raise
-            self._remember(asked.url, await fetch.tips())
-        if asked.author is not None and self._places.config is not None:
-            await self._guest.in_thread(write_author, self._places.config, asked.author.name, asked.author.email)
+        await self._introduce(asked.author)
+        place = await self._guest.in_thread(place_of, asked.path)
+        settle = Settle(self.children, user, env)
+        is_begun = False
+        try:
+            async with scratch(self._guest.in_thread, self._places.copies, keeper, 0o755) as folder:
+                fetch = Fetch(self.children, keeper, folder, env, credentials)
+                tip = await fetch.fetch(asked)
+                self._remember(asked.url, await fetch.tips())
+                safe = await self._safe(folder)
+                is_begun = True
+                branch = await settle.settle(asked, fetch.copy, tip, safe)
+        except BaseException:
+            # Also if it was broken off when all was there but the copy not yet gone: it is done as a whole, or not.
+            if is_begun:
+                await outlasting(settle.remove(place))
+            raise
         return {"head": tip.commit, "branch": branch, "base": tip.commit}
 
     async def _safe(self, folder: str) -> str:
@@ -170,11 +181,3 @@ class Git:
 def _write_safe(path: str) -> None:
     with open(path, "x", encoding="utf-8") as file:  # noqa: PTH123
         file.write("[safe]\n\tdirectory = *\n")
-
-
-async def _shielded(work: Coroutine[Any, Any, None]) -> None:
-    """Finish `work` although this is being cancelled."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({task})

@@ -100,7 +100,7 @@ class Line:
             except Unreachable as error:
                 wait_s = following.wait_s(error)
             time.sleep(wait_s)
-        while page := self.send(following.page()):
+        while not following.is_over and (page := self.send(following.page())):
             yield from following.new(page)
 
     def _opened(self, call: Call[Any], stack: contextlib.ExitStack) -> httpx.Response:
@@ -196,7 +196,7 @@ class AsyncLine:
             except Unreachable as error:
                 wait_s = following.wait_s(error)
             await asyncio.sleep(wait_s)
-        while page := await self.send(following.page()):
+        while not following.is_over and (page := await self.send(following.page())):
             for one in following.new(page):
                 yield one
 

@@ -130,7 +130,7 @@ def question_text(question: Data) -> str:
     if isinstance(arguments, Mapping) and (command := said(arguments, "command")):
         what = command
     elif said(question, "kind") == "tool" and tool not in what:
-        what = f"{tool} {what}"
+        what = f"{tool} {what or _compact(arguments)}"
     what = what or f"{tool} {_compact(arguments)}"
     return what if verb is None else f"{verb}: {what}"
 

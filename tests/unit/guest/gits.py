@@ -36,6 +36,18 @@ def everything_readable() -> str:
     return "\n".join(found)
 
 
+def programs_of(guest: Client) -> list[str]:
+    """What the guest has started and not ended."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and int((process / "stat").read_text().rsplit(")", 1)[1].split()[1]) == guest.pid:
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
 def left_of(folder: Path) -> list[str]:
     """What is in the workspace, and which folders of git's are in the temporary place."""
     found = (*folder.iterdir(), *Path(tempfile.gettempdir()).glob("warren-git-*"))

@@ -7,7 +7,7 @@ from tests.unit.guest.client import Client, Reply
 
 Event = dict[str, Any]
 # Agents are large programs, and the machine may be busy.
-LIMIT_S = 180.0
+LIMIT_S = 90.0
 
 
 class RunClient:

@@ -67,7 +67,7 @@ def processes_of(guest: Client, kind: str) -> list[int]:
             is_wanted = f"--type={kind}" in words if kind != "browser" else "--type=" not in words
             if (
                 "/warren-browser-" in words
-                and "crashpad" not in words
+                and "crashpad_handler " not in words
                 and is_wanted
                 and guest.pid in _ancestors(int(folder.name))
             ):
@@ -249,6 +249,13 @@ async def test_a_dialog_is_dismissed_and_a_window_is_closed(guest: Client, site:
     await guest.until(closed)
 
 
+async def test_a_page_cannot_keep_us_from_leaving(guest: Client, site: Site) -> None:
+    script = "addEventListener('beforeunload', event => { event.preventDefault(); event.returnValue = 'stay' })"
+    await shown(guest, "open", url=site.page("stay", f"<button>b</button><script>{script}</script>"))
+    await shown(guest, "click", selector="button")  # a page that nobody touched may not ask
+    assert (await shown(guest, "open", url=site.page("away", "<title>Away</title>")))["title"] == "Away"
+
+
 async def test_what_cannot_be_reached_says_why_and_a_servers_error_is_a_page(guest: Client, site: Site) -> None:
     reply = await ask(guest, "open", url=f"http://127.0.0.1:{closed_port()}/")
     assert (reply.status, reply.code) == (502, "page_failed")
@@ -324,7 +331,9 @@ async def test_what_is_not_on_the_page_is_refused(guest: Client, site: Site) -> 
 async def test_a_page_that_crashed_is_told_and_the_next_one_opens(guest: Client, site: Site) -> None:
     url = site.page("crash", "<title>Crash</title>")
     await shown(guest, "open", url=url)
-    for pid in processes_of(guest, "renderer"):
+    renderers = processes_of(guest, "renderer")
+    assert renderers
+    for pid in renderers:
         os.kill(pid, signal.SIGKILL)
     reply = await ask(guest, "evaluate", script="1")
     assert reply.code in ("page_failed", "no_page")
@@ -349,6 +358,24 @@ async def test_a_caller_that_leaves_is_in_nobodys_way(guest: Client, site: Site)
     await conversation.close()
     told = await shown(guest, "open", url=site.page("mine", "<title>Mine</title>"))
     assert told["title"] == "Mine"
+
+
+async def test_a_caller_that_leaves_while_the_browser_starts_leaves_it_to_the_next(
+    fresh_guest: Client, site: Site
+) -> None:
+    conversation = await fresh_guest.connect()
+    await conversation.send("POST", "/browser/open", b'{"url": "%b/one"}' % site.url.encode())
+
+    async def begun() -> bool:
+        return bool(processes_of(fresh_guest, "browser"))
+
+    await fresh_guest.until(begun)
+    await conversation.close()
+    assert (await shown(fresh_guest, "open", url=site.page("next", "<title>Next</title>")))["title"] == "Next"
+    (browser,) = processes_of(fresh_guest, "browser")
+    await ask(fresh_guest, "close")
+    await shown(fresh_guest, "open", url=f"{site.url}/next")
+    assert processes_of(fresh_guest, "browser") not in ([], [browser])
 
 
 async def test_it_gains_no_privileges_and_nothing_of_it_stays(guest: Client, site: Site) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from tests.gitserver import Asked, GitServer, git, serve
 from tests.unit.guest.client import Client
-from tests.unit.guest.gits import AUTHOR, CREDENTIALS, SECRET, clone, everything_readable, left_of
+from tests.unit.guest.gits import AUTHOR, CREDENTIALS, SECRET, clone, everything_readable, left_of, programs_of
 
 
 async def test_a_clone_has_the_branch_its_history_and_an_origin(guest: Client, folder: Path, server: GitServer) -> None:
@@ -263,6 +265,67 @@ async def test_a_clone_that_is_broken_off_while_the_work_tree_is_made_leaves_not
     else:
         assert (await clone(fresh_guest, folder, server.url("p"), "at last")).code == "bad_field"
         assert (await clone(fresh_guest, folder, server.url("p"), "at-last")).status == 200
+
+
+async def test_a_clone_that_is_cancelled_at_any_moment_leaves_nothing(fresh_guest: Client, server: GitServer) -> None:
+    server.make("p", {"a": "1"})
+    folder = fresh_guest.workspace
+    before = left_of(folder)
+    began = time.monotonic()
+    assert (await clone(fresh_guest, folder / "first", server.url("p"))).status == 200
+    took = time.monotonic() - began
+    shutil.rmtree(folder / "first")
+    moments = 16
+    for number in range(moments):
+        name = f"cancelled-{number}"
+        asking = asyncio.create_task(clone(fresh_guest, folder / "x", server.url("p"), name))
+        await asyncio.sleep(took * number / moments)
+        await fresh_guest.call("POST", "/git/cancel", {"operation": name})
+        if (await asking).status == 200:  # it was quicker than we were
+            shutil.rmtree(folder / "x")
+        assert left_of(folder) == before, number
+        assert programs_of(fresh_guest) == [], number
+    assert (await clone(fresh_guest, folder, server.url("p"))).status == 200
+
+
+async def test_a_host_that_was_away_finds_its_clone_under_way(fresh_guest: Client, server: GitServer) -> None:
+    server.make("p", {"a": "1"})
+    arrived, going = threading.Event(), threading.Event()
+
+    def hold(_asked: Asked) -> None:
+        arrived.set()
+        going.wait(20)
+
+    server.on_request = hold
+    body = {"operation": "once", "url": server.url("p"), "path": str(fresh_guest.workspace / "repo"), "author": AUTHOR}
+    conversation = await fresh_guest.connect()
+    await conversation.send("POST", "/git/clone", json.dumps(body).encode())
+    await fresh_guest.until(lambda: _is(arrived.is_set()))
+    await conversation.close()
+    again = asyncio.create_task(clone(fresh_guest, fresh_guest.workspace, server.url("p"), "once"))
+    going.set()
+    assert (await again).status == 200
+    assert sum(asked.path.endswith("/info/refs") for asked in server.asked) == 1
+
+
+async def test_folders_that_were_made_for_a_clone_that_failed_are_gone(fresh_guest: Client, server: GitServer) -> None:
+    """It fails in the work tree, after everything was fetched: a name that no file system holds."""
+    server.make("p", {"a": "1"})
+    work = fresh_guest.workspace.parent / "made"
+    git("clone", "--quiet", server.path("p"), work)
+    blob = git("hash-object", "-w", "a", cwd=work)
+    git("update-index", "--add", "--cacheinfo", f"100644,{blob},{'n' * 300}", cwd=work)
+    git("commit", "--quiet", "--message", "A long name", cwd=work)
+    git("fetch", "--quiet", work, "+HEAD:refs/heads/main", cwd=server.path("p"))
+    folder = fresh_guest.workspace
+    before = left_of(folder)
+    reply = await clone(fresh_guest, folder / "x" / "y", server.url("p"))
+    assert reply.code == "clone_failed"
+    assert left_of(folder) == before
+    (folder / "there" / "repo").mkdir(parents=True)
+    assert (await clone(fresh_guest, folder / "there", server.url("p"))).code == "clone_failed"
+    assert list((folder / "there").iterdir()) == [folder / "there" / "repo"]
+    assert list((folder / "there" / "repo").iterdir()) == []
 
 
 async def test_a_link_out_of_the_workspace_is_only_a_link(guest: Client, folder: Path, server: GitServer) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,16 @@ import pytest
 
 from tests.gitserver import Asked, GitServer, git
 from tests.unit.guest.client import Client, Reply
-from tests.unit.guest.gits import AUTHOR, CREDENTIALS, SECRET, clone, everything_readable, left_of, some_operation
+from tests.unit.guest.gits import (
+    AUTHOR,
+    CREDENTIALS,
+    SECRET,
+    clone,
+    everything_readable,
+    left_of,
+    programs_of,
+    some_operation,
+)
 from tests.unit.guest.test_guest_git_work import traps
 
 
@@ -242,3 +252,27 @@ async def test_a_push_that_is_broken_off_leaves_nothing(fresh_guest: Client, pri
     assert left_of(folder) == before
     assert "git-remote-http" not in everything_readable()
     going.set()
+
+
+async def test_a_push_that_is_cancelled_at_any_moment_leaves_nothing(fresh_guest: Client, private: GitServer) -> None:
+    private.make("p", {"a": "1\n"})
+    folder, repo = fresh_guest.workspace, fresh_guest.workspace / "repo"
+    await clone(fresh_guest, folder, private.url("p"), branch="work", credentials=CREDENTIALS)
+    await change(fresh_guest, repo)
+    before = left_of(folder)
+    began = time.monotonic()
+    assert (await push(fresh_guest, repo, private.url("p"), credentials=CREDENTIALS)).status == 200
+    took = time.monotonic() - began
+    moments = 12
+    for number in range(moments):
+        await change(fresh_guest, repo)
+        name = f"cancelled-{number}"
+        given = {"operation": name, "credentials": CREDENTIALS}
+        asking = asyncio.create_task(push(fresh_guest, repo, private.url("p"), **given))
+        await asyncio.sleep(took * number / moments)
+        await fresh_guest.call("POST", "/git/cancel", {"operation": name})
+        assert (await asking).status in (200, 409)
+        assert left_of(folder) == before, number
+        assert programs_of(fresh_guest) == [], number
+    commit = await change(fresh_guest, repo)
+    assert (await push(fresh_guest, repo, private.url("p"), credentials=CREDENTIALS)).json["to"] == commit

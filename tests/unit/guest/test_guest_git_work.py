@@ -213,6 +213,13 @@ async def test_a_repository_without_commits_has_a_difference_and_no_log(guest: C
     assert (await look(guest, "log", folder)).json == {"commits": []}
 
 
+async def test_everything_is_different_from_nothing(guest: Client, repo: Path) -> None:
+    nothing = git("hash-object", "-t", "tree", "/dev/null", cwd=repo)
+    everything = git("ls-files", cwd=repo).split()
+    assert (await look(guest, "diff", repo, base=nothing, format="stat")).json["files"] == len(everything) > 0
+    assert (await look(guest, "log", repo, base=nothing)).json == (await look(guest, "log", repo)).json
+
+
 async def test_a_log_tells_the_newest_first(guest: Client, repo: Path) -> None:
     base = git("rev-parse", "HEAD", cwd=repo)
     hashes = [base]

@@ -82,7 +82,8 @@ def test_a_name_cannot_reach_outside_the_folder(tmp_path: Path) -> None:
         ('["git", "bash"]', '["--option"]', r"packages = '--option': must be text like"),
         ('["git", "bash"]', '"git"', r"packages = 'git': must be a list"),
         ('["mkdir /workspace"]', '[""]', r"setup = '': must be text like a shell line"),
-        ("uid = 1000", "uid = 0", r"users\[0\]: uid = 0: must be a whole number from 1000"),
+        ("uid = 1000", "uid = 0", r"users\[0\]: uid = 0: must be a whole number from 900"),
+        ("uid = 1000", "uid = 990", r"users\[0\]: sudo = True: an account of a program"),
         ('home = "/home/user"', 'home = "$(id)"', r"users\[0\]: home = '\$\(id\)': must be text like"),
         ("sudo = true", 'sudo = "yes"', r"users\[0\]: sudo = 'yes': must be true or false"),
         ("vcpus = 1", "vcpus = 0", r"defaults: vcpus = 0: must be a whole number from 1"),
@@ -175,6 +176,8 @@ def test_every_image_has_what_the_guest_and_agents_count_on(name: str) -> None:
     recipe = load(_RECIPES, name)
     needed = {"bash", "ca-certificates", "curl", "git", "iproute2", "procps", "python-is-python3", "python3", "sudo"}
     assert needed <= set(recipe.packages)
-    user = recipe.users[0]
+    user, keeper = recipe.users[:2]
+    assert (keeper.name, keeper.uid, keeper.shell, keeper.sudo) == ("warren-git", 990, "/usr/sbin/nologin", False)
+    assert any("dpkg-divert" in step and "/usr/bin/git" in step for step in recipe.setup)
     assert (user.name, user.uid, user.home, user.shell, user.sudo) == ("user", 1000, "/home/user", "/bin/bash", True)
     assert any("/workspace" in step for step in recipe.setup)

@@ -1,7 +1,6 @@
 """Creates that come twice: one sandbox, one reply, whatever happened in between."""
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 

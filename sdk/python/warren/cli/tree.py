@@ -135,7 +135,7 @@ class _Unpacking:
             _make_folder(self._folder, place)
             self._modes.append((place, member.mode & 0o777 | stat.S_IRWXU))
         elif member.isreg():
-            _write(self._folder, place, member, cast(IO[bytes], tar.extractfile(member)))
+            _write(self._folder, place, tar, member)
             self._files.add(place)
         elif member.islnk() and (first := _place(self._folder, member.linkname)) in self._files:
             _second_name(self._folder, place, first)
@@ -177,27 +177,28 @@ def _make_folder(folder: Path, place: Path) -> None:
         current.mkdir(exist_ok=True)
 
 
-def _write(folder: Path, place: Path, member: tarfile.TarInfo, content: IO[bytes]) -> None:
+def _write(folder: Path, place: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
     _make_folder(folder, place.parent)
     place.unlink(missing_ok=True)
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "wb") as out:  # noqa: PTH123 — a descriptor
-        _fill(out, member, content)
+        _fill(out, tar, member)
     place.chmod(member.mode & 0o777)
     os.utime(place, (member.mtime, member.mtime))
 
 
-def _fill(out: IO[bytes], member: tarfile.TarInfo, content: IO[bytes]) -> None:
+def _fill(out: IO[bytes], tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
     """With the holes that it has: a file of nothing else may be as long as it likes, and takes no room."""
     parts: list[tuple[int, int]] | None = cast(Any, member).sparse
     if parts is None:
-        shutil.copyfileobj(content, out, PIECE_BYTES)
+        shutil.copyfileobj(cast(IO[bytes], tar.extractfile(member)), out, PIECE_BYTES)
         return
+    stored = cast(Any, tar).fileobj  # its parts, one behind the other
+    stored.seek(member.offset_data)
     for offset, count in parts:
-        content.seek(offset)
         out.seek(offset)
         for at in range(0, count, PIECE_BYTES):
-            out.write(content.read(min(PIECE_BYTES, count - at)))
+            out.write(stored.read(min(PIECE_BYTES, count - at)))
     out.truncate(member.size)
 
 
