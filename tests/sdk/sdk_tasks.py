@@ -190,7 +190,8 @@ class _Handler(BaseHTTPRequestHandler):
         last = int(self.headers.get("Last-Event-ID", "0"))
         while True:
             with stand.changed:
-                stand.changed.wait_for(lambda last=last: len(stand.events) > last, LIMIT_S)
+                if not stand.changed.wait_for(lambda last=last: len(stand.events) > last, LIMIT_S):
+                    return None  # the test is over
                 event = stand.events[last]
             last += 1
             text = f"id: {last}\nevent: {event['kind']}\ndata: {json.dumps(event)}\n\n".encode()

@@ -52,6 +52,8 @@ class Timeline:
     began_ms: int | None = None
     running: dict[str, Running] = field(default_factory=dict)
     open: dict[str, Data] = field(default_factory=dict)  # questions, by their ids
+    last_diff: str | None = None  # its hash
+    is_quiet: bool = False  # it is paused for a question
     is_said: bool = False  # a message that no tool has followed: a step of its own, if none does
 
     def feed(self, kind: str, data: Data, *, at_ms: int, by: str = "host") -> list[Row]:
@@ -77,9 +79,24 @@ class Timeline:
             return []
         began = self.running.pop(call, None)
         self.steps += began is None
-        mark, words = (began.mark, began.text) if began is not None else _tool(data)
+        # What a command was is told at its end, if it was not before.
+        mark, words = _tool(data) if began is None or said(data, "command") else (began.mark, began.text)
         result, style = tool_result(data)
         return [Row(None, mark, words, "", "cyan", result, style)]
+
+    def paused(self, data: Data, at_ms: int) -> list[Row]:
+        """For a question that is open, that question says enough."""
+        self.is_quiet = bool(self.open)
+        return [] if self.is_quiet else [Row(None, "‖", _behind("paused", _reason(data)), "", "yellow")]
+
+    def resumed(self, data: Data, at_ms: int) -> list[Row]:
+        return [] if self.is_quiet else [_note("it goes on")]
+
+    def diff(self, data: Data, at_ms: int) -> list[Row]:
+        """The host tells the last one again."""
+        before, self.last_diff = self.last_diff, said(data, "hash") or None
+        is_same = before is not None and before == self.last_diff
+        return [] if is_same else [Row(None, "±", diff_text(data), "", "blue")]
 
     def message(self, data: Data, at_ms: int) -> list[Row]:
         self.steps, self.is_said = self.steps + self.is_said, True
@@ -280,8 +297,8 @@ def _nothing(_timeline: Timeline, _data: Data, _at_ms: int) -> list[Row]:
 
 _TOLD: dict[str, Tell] = {
     **{kind: _noted(words) for kind, words in (STATES | MACHINE).items()},
-    "task.paused": _only(lambda data: Row(None, "‖", _behind("paused", _reason(data)), "", "yellow")),
-    "task.resumed": _noted("it goes on"),
+    "task.paused": Timeline.paused,
+    "task.resumed": Timeline.resumed,
     "task.completed": _only(lambda data: Row(None, "✓", "completed", "green", "green")),
     "task.failed": _only(lambda data: Row(None, "✗", _behind("failed", _reason(data)), "red", "red")),
     "task.stopped": _only(lambda data: Row(None, "■", _behind("stopped", _reason(data)), "yellow", "yellow")),
@@ -303,7 +320,7 @@ _TOLD: dict[str, Tell] = {
         lambda data: Row(None, "!", _behind(f"{said(data, 'id')} could not be delivered", _reason(data)), "", "red")
     ),
     "git.push_requested": _nothing,  # what it comes to is told by the host
-    "file.diff": _only(lambda data: Row(None, "±", diff_text(data), "", "blue")),
+    "file.diff": Timeline.diff,
     "agent.started": _only(lambda data: _note(_started(data))),
     "agent.session": _nothing,
     "agent.thought": lambda _timeline, data, _at_ms: _words(data, "∙", "dim", THOUGHT_LINES),

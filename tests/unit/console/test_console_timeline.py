@@ -102,6 +102,25 @@ def test_a_question_is_told_once_and_is_open_until_it_is_answered() -> None:
     assert timeline.open == {}
 
 
+def test_a_pause_for_a_question_is_told_by_the_question() -> None:
+    pause = ("task.paused", {"why": "it waits for an answer"})
+    answered = ("approval.answered", {"id": "ap-1", "kind": "approve", "by": "anna"})
+    lines = told(("approval.requested", QUESTION), pause, answered, ("task.resumed", {}), pause, ("task.resumed", {}))
+    assert [line[:1] for line in lines] == ["?", "✓", "‖", "·"]
+
+
+def test_the_same_change_is_told_once_in_a_row() -> None:
+    first, other = {"hash": "a", "files": 1}, {"hash": "b", "files": 2}
+    assert len(told(("file.diff", first), ("file.diff", first), ("file.diff", other), ("file.diff", first))) == 3
+
+
+def test_what_a_command_was_is_told_at_its_end() -> None:
+    start = {**START, "tool": "Commit", "arguments": {"message": "m"}}
+    assert told(("agent.tool", start), ("agent.tool", {**END, "command": "git commit -m m"})) == [
+        "$ git commit -m m  ✓"
+    ]
+
+
 # What a guest tells
 
 
