@@ -1,4 +1,4 @@
-"""Adapters against streams that the real CLIs printed, against the lines that Cursor documents, and against anything."""
+"""Adapters against streams that the real CLIs printed, the lines that Cursor documents, and lines of any shape."""
 
 import json
 from collections.abc import Callable
