@@ -6,13 +6,15 @@ PY := .venv/bin/python
 STAMPS := build/stamps
 
 # What the programs need at run time, what builds the images, and what the benchmarks compare with.
-RUN_PACKAGES := qemu-system-x86 libnftables1 iproute2 util-linux e2fsprogs procps curl
+RUN_PACKAGES := qemu-system-x86 libnftables1 iproute2 util-linux e2fsprogs procps curl zstd
 BUILD_PACKAGES := python3 python3-venv mmdebstrap lz4 ca-certificates
 TEST_PACKAGES := nftables tmux git mount busybox-static chromium
 BENCH_PACKAGES := crun bubblewrap nginx-light wrk squid
 
-.PHONY: help up down images test test-unit test-faults test-fuzz test-egress check lint types contracts lock clean \
-	bench-create bench-density bench-slots bench-ledger bench-pause bench-deaths bench-gateway bench-egress bench-packages
+.PHONY: help up down images base-images test-images test test-unit test-faults test-fuzz test-egress test-tasks check \
+	lint types contracts lock clean \
+	bench-create bench-density bench-slots bench-ledger bench-pause bench-deaths bench-gateway bench-egress \
+	bench-tasks bench-packages
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,30 +41,40 @@ $(STAMPS)/packages: Makefile
 	  chmod +x .venv/bin/"$${pair%%:*}"; done
 	@touch $@
 
-images: .venv/.installed  ## build the machine images (again only if something changed)
+images: .venv/.installed  ## build every machine image (again only if something changed)
+	@$(PY) -m images build minimal python agent node go rust nextjs
+
+base-images: .venv/.installed
 	@$(PY) -m images build minimal python
 
-up: images  ## start poold in the background, with warm machines
+test-images: .venv/.installed
+	@$(PY) -m images build minimal python agent
+
+up: base-images  ## start poold in the background, with warm machines
 	@$(PY) -m poold.dev up
 
 down:  ## stop all that `make up` started
 	@if [ -x $(PY) ]; then $(PY) -m poold.dev down; fi
 
-test: images  ## every test, with real microVMs
+test: test-images  ## every test, with real microVMs
 	@$(PY) -m tests
 
 test-unit: .venv/.installed  ## the tests that need no microVM
 	@$(PY) -m pytest tests/unit
 
-test-faults: images  ## poold killed 200 times at random moments, under clients that do everything (10 minutes)
+test-faults: base-images  ## poold killed 200 times at random moments, under clients that do everything (10 minutes)
 	@WARREN_FAULTS_ROUNDS=$${WARREN_FAULTS_ROUNDS:-200} $(PY) -m pytest -s tests/faults
 
-test-fuzz: images  ## whatever the API's document allows and forbids, asked of a real gateway for 5 minutes
+test-fuzz: base-images  ## whatever the API's document allows and forbids, asked of a real gateway for 5 minutes
 	@WARREN_FUZZ_S=$${WARREN_FUZZ_S:-300} $(PY) -m pytest -s tests/fuzz
 
-test-egress: images  ## attempts to get out, 200 warm claims, real clients: all in a world of their own (10 minutes)
+test-egress: base-images  ## attempts to get out, 200 warm claims, real clients: all in a world of their own (10 minutes)
 	@WARREN_EGRESS_CLAIMS=$${WARREN_EGRESS_CLAIMS:-200} \
 	  WARREN_EGRESS_DOWNLOAD_MB=$${WARREN_EGRESS_DOWNLOAD_MB:-500} $(PY) -m pytest tests/egress
+
+test-tasks: test-images  ## tasks of real agents, 30 kills of their host, agents that print and keep without end (20 minutes)
+	@WARREN_TASKS_KILLS=$${WARREN_TASKS_KILLS:-30} WARREN_TASKS_PRINT_MB=$${WARREN_TASKS_PRINT_MB:-1024} \
+	  WARREN_TASKS_REAL_MB=$${WARREN_TASKS_REAL_MB:-300} $(PY) -m pytest -s tests/tasks
 
 check: lint types contracts test  ## what a review asks for: lint, types, contracts, tests
 
@@ -80,10 +92,10 @@ bench-packages: .venv/.installed
 	  if [ -n "$$need" ]; then apt-get install -yq --no-install-recommends $(BENCH_PACKAGES) >build/apt.log 2>&1; fi; \
 	  if [[ "$$need" == *squid* ]]; then systemctl disable -q --now squid 2>/dev/null || true; fi'
 
-bench-create: images bench-packages  ## cold boot, restore and warm claim beside crun and bwrap
+bench-create: base-images bench-packages  ## cold boot, restore and warm claim beside crun and bwrap
 	@$(PY) -m tests.bench.bench_create
 
-bench-density: images  ## idle machines until 8 GiB are used
+bench-density: base-images  ## idle machines until 8 GiB are used
 	@$(PY) -m tests.bench.bench_density
 
 bench-slots: .venv/.installed  ## network slots
@@ -92,10 +104,10 @@ bench-slots: .venv/.installed  ## network slots
 bench-ledger: .venv/.installed  ## durable events and moves a second, beside bare SQLite
 	@$(PY) -m tests.bench.bench_ledger
 
-bench-pause: images  ## pause and resume of a small and a large machine
+bench-pause: base-images  ## pause and resume of a small and a large machine
 	@$(PY) -m tests.bench.bench_pause
 
-bench-deaths: images  ## how soon a killed machine is known to be dead
+bench-deaths: base-images  ## how soon a killed machine is known to be dead
 	@$(PY) -m tests.bench.bench_deaths
 
 bench-gateway: bench-packages  ## the gateway beside nginx: requests, bodies, events, WebSockets
@@ -103,6 +115,9 @@ bench-gateway: bench-packages  ## the gateway beside nginx: requests, bodies, ev
 
 bench-egress: bench-packages  ## a machine's proxy beside a cable and beside squid: MB/s, connections, memory
 	@$(PY) -m tests.bench.bench_egress
+
+bench-tasks: test-images  ## how soon a task begins, how soon its events arrive, tasks a minute
+	@$(PY) -m tests.bench.bench_tasks
 
 lock: .venv/.installed  ## pin every Python package again
 	@$(PY) -m piptools compile -q --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \

@@ -7,6 +7,8 @@ from contract.fields import Fields
 from contract.models import MAX_METADATA_CHARS, MAX_PATH_BYTES, MAX_TIMEOUT_S, OWNER, USER_NAME, file_path
 from contract.query import Query
 from contract.states import State
+from contract.task_states import TaskState
+from contract.tasks import AGENTS
 
 MAX_PAGE = 1000
 DEFAULT_PAGE = 100
@@ -23,6 +25,7 @@ ALL_BUT_STOPPED = tuple(state for state in State if state is not State.STOPPED)
 IDEMPOTENCY_KEY = r"[!-~]{1,255}"  # what can be seen in ASCII
 EVERYBODY = "*"
 CURSOR = r"[0-9]{1,15}\.sb-[a-z2-7]{16}"
+TASK_CURSOR = r"[0-9]{1,15}\.tk-[a-z2-7]{16}"
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,36 @@ class ListAsked:
         asked |= {} if self.image is None else {"image": self.image}
         asked |= {} if self.before is None else {"before": "{}.{}".format(*self.before)}
         return urlencode(asked | {f"metadata.{name}": value for name, value in self.metadata.items()})
+
+
+@dataclass(frozen=True)
+class TasksAsked:
+    """A page of tasks, newest first, behind the one that `before` names. `owner` None: the caller's own."""
+
+    states: tuple[TaskState, ...]  # none: all
+    agent: str | None
+    before: tuple[int, str] | None
+    limit: int
+    owner: str | None = None
+
+    @classmethod
+    def read(cls, query: Query) -> "TasksAsked":
+        before = query.text("before", max_chars=64, pattern=TASK_CURSOR, default=None)
+        return cls(
+            states=tuple(TaskState(state) for state in query.words("state", choices=tuple(TaskState))),
+            agent=query.text("agent", max_chars=16, choices=AGENTS, default=None),
+            before=None if before is None else cursor(before),
+            limit=query.integer("limit", low=1, high=MAX_PAGE, default=DEFAULT_PAGE),
+            owner=whose(query),
+        )
+
+    def encode(self) -> str:
+        """The same query again, for a host; whose tasks they are is for the ticket to say."""
+        asked = {"limit": str(self.limit)}
+        asked |= {"state": ",".join(self.states)} if self.states else {}
+        asked |= {} if self.agent is None else {"agent": self.agent}
+        asked |= {} if self.before is None else {"before": "{}.{}".format(*self.before)}
+        return urlencode(asked)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ from contract.errors import BadField, CallerError, shown
 
 T = TypeVar("T")
 REQUIRED: Any = object()
+# What `str.strip` takes away. JSON Schema's \s is another set: it has U+FEFF, and neither U+001C nor U+0085.
+SPACES = r"\t-\r\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+NOT_BLANK = rf"[^\u0000]*[^\u0000{SPACES}][^\u0000]*"
 
 
 class Fields:
@@ -63,6 +66,14 @@ class Fields:
         if whole % step:
             raise BadField(self._within + name, value, f"must be a multiple of {step}")
         return whole
+
+    def number(self, name: str, *, low: float, high: float, default: Any = REQUIRED) -> float:
+        value = self.raw(name, default)
+        if value is default:
+            return value  # type: ignore[no-any-return]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise BadField(self._within + name, value, f"must be a number from {low:g} to {high:g}")
+        return float(value)
 
     def text(
         self,

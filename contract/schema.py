@@ -16,7 +16,7 @@ from enum import StrEnum
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from contract.fields import REQUIRED, Fields
+from contract.fields import NOT_BLANK, REQUIRED, Fields
 from contract.query import Query
 
 Schema = dict[str, Any]
@@ -24,11 +24,8 @@ Schema = dict[str, Any]
 JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 NO_NUL = r"^[^\u0000]*$"
-# What `str.strip` takes away. JSON Schema's \s is another set: it has U+FEFF, and neither U+001C nor U+0085.
-SPACES = r"\t-\r\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-NOT_BLANK = rf"^[^\u0000]*[^\u0000{SPACES}][^\u0000]*$"
 # What a reader is given for a text that it requires: the first of these that has the form asked for.
-SAMPLES = ("a", "1", "sb-aaaaaaaaaaaaaaaa", "0" * 64, "/a", "0.0.0.0/0")
+SAMPLES = ("a", "1", "sb-aaaaaaaaaaaaaaaa", "tk-aaaaaaaaaaaaaaaa", "0" * 64, "/a", "0.0.0.0/0", "http://a")
 
 
 def schema_of(read: Callable[..., object], *more: Any) -> Schema:
@@ -118,6 +115,10 @@ class _Recorder(Fields):
         self._note(name, integer_schema(low, high, step), default)
         return low + (-low) % step if default is REQUIRED else default
 
+    def number(self, name: str, *, low: float, high: float, default: Any = REQUIRED) -> float:
+        self._note(name, {"type": "number", "minimum": low, "maximum": high}, default)
+        return low if default is REQUIRED else default
+
     def text(
         self,
         name: str,
@@ -161,7 +162,7 @@ class _Recorder(Fields):
             "minItems": 1,
             "maxItems": max_count,
         }
-        self._note(name, {"anyOf": [{"type": "string", "maxLength": max_chars, "pattern": NOT_BLANK}, words]})
+        self._note(name, {"anyOf": [{"type": "string", "maxLength": max_chars, "pattern": whole(NOT_BLANK)}, words]})
         return "a"
 
     def flat(self, name: str, *, max_count: int, max_bytes: int) -> dict[str, Any]:

@@ -34,6 +34,7 @@ It is told by environment variables what to do:
   GATEWAY_NAME       its name in the audit                             the machine's
   GATEWAY_WORKERS    processes that share the port                     1
   GATEWAY_ACCESS_LOG a line for each request: on or off                on
+  GATEWAY_JOBS_AGENT the agent of jobs that name none                  claude
 """
 
 SOURCES = Sources(now_ms=lambda: time.time_ns() // 1_000_000, entropy=os.urandom)

@@ -1,7 +1,7 @@
 """The gateway's face in plain ASGI: each request gets an id, a line in the log, and whoever it is for.
 
-What belongs to one sandbox goes straight to its host (`gateway/proxy.py`), without Starlette in between; the rest is
-answered by handlers. Errors become replies here and nowhere else.
+What belongs to one sandbox or task goes straight to its host (`gateway/proxy.py`), without Starlette in between; the
+rest is answered by handlers. Errors become replies here and nowhere else.
 """
 
 import secrets
@@ -62,7 +62,7 @@ class App:
                 await self._answer(scope, heard, reply, call, head.branch)
             else:
                 if call.caller is None:
-                    self._authenticate(call, Scope.SANDBOXES)
+                    self._authenticate(call, head.way.scope)
                 reply.status = await pass_request(scope, heard, reply, call, head.way)
         except Exception as error:
             if reply.status:
@@ -111,7 +111,7 @@ class App:
         elif head.way is None:
             raise NoSuchRoute("there is no WebSocket under this path")
         else:
-            self._authenticate(call, Scope.SANDBOXES)
+            self._authenticate(call, head.way.scope)
             await pass_socket(scope, receive, send, call, head.way)
 
     def _route(self, operation: Operation) -> Route:

@@ -10,6 +10,7 @@ from contract.errors import BadField
 from contract.hosts import NAME, host_address, is_loopback
 from contract.keys import MAX_RATE
 from contract.settings import BadSetting, Settings
+from contract.tasks import AGENTS
 from gateway.errors import ConfigError
 
 ON_OR_OFF = re.compile("on|off")
@@ -55,6 +56,7 @@ class Config:
     preview_rate: int  # requests a second for previews without a key, from one address; 0: no limit
     workers: int
     access_log: bool  # one line for each request
+    jobs_agent: str  # of jobs that name none
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, hostname: str) -> "Config":
@@ -86,6 +88,7 @@ class Config:
             preview_rate=read.integer("GATEWAY_PREVIEW_RATE", PREVIEW_RATE, 0, MAX_RATE),
             workers=read.integer("GATEWAY_WORKERS", 1, 1, 256),
             access_log=read.optional("GATEWAY_ACCESS_LOG", ON_OR_OFF, "on") == "on",
+            jobs_agent=read.one_of("GATEWAY_JOBS_AGENT", AGENTS, "claude"),
         )
 
 

@@ -1,4 +1,6 @@
-"""Making a sandbox: place it, reserve for it, have a host create it; and the undoing of each.
+"""Making a sandbox or a task: place it, reserve for it, have a host create it; and the undoing of each.
+
+A task is placed and reserved for by the sandbox that it will work in. Where there is no room now it waits on its host.
 
 An id is created once, because its host knows it: so whoever does not hear a host's answer may ask again. What is not
 heard of in the end is destroyed later (`undo`), and its reservation is found out when the owner's book is full.
@@ -8,22 +10,23 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
 from contract import ring
-from contract.errors import NotFound, WarrenError
-from contract.ids import new_id
+from contract.errors import CapacityError, NotFound, WarrenError
+from contract.ids import new_id, task_of
 from contract.keys import Key
 from contract.models import CreateSandbox, Shape
 from contract.states import State
+from contract.tasks import CreateTask
 from contract.tickets import Access
 from gateway.background import Background
 from gateway.errors import HostSaid, HostUnreachable
 from gateway.hosts import Answer, Hosts
-from gateway.placement import limits, no_room
+from gateway.placement import default_image, limits, no_room
 from gateway.quotas import Quotas, Repeat
 
 log = logging.getLogger("gateway.creation")
@@ -35,19 +38,78 @@ UNDO_TRIES = 6
 UNDO_S = 1.0  # before the second try; then twice as long each time
 REPLAYED = b"idempotent-replayed"  # of a reply that a host has kept
 UNDER_WAY = (State.PENDING, State.STARTING)
+TOO_OLD = "no_such_route"  # what a host of a former version says, which knows nothing of what is asked for
 # What a host says when it has done nothing, and another may.
-ELSEWHERE = frozenset({"no_capacity", "draining", "host_pressure", "ledger_full", "not_ready"})
+ELSEWHERE = frozenset({"no_capacity", "draining", "host_pressure", "ledger_full", "not_ready", TOO_OLD})
+AGENT_IMAGE = "agent"  # has the programs of agents in it
+HOST_IMAGE = "host"  # a computer as it is: what is on it is all that its tasks have
+OWN_PROGRAM = "mock"  # the agent that every image has
+
+Told = Callable[[dict[str, Any]], tuple[int, Any] | None]
+
+
+def _came_of_sandbox(found: dict[str, Any]) -> tuple[int, Any] | None:
+    """What a create must have been answered with, by what was made; None while that is not over."""
+    state = State(found["state"])
+    if state in (State.ERROR, State.STOPPED):
+        message = f"the sandbox is {state}: {found.get('reason')}"
+        return 500, {"error": {"code": "create_failed", "message": message}}
+    return None if state in UNDER_WAY else (201, found)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is made on hosts."""
+
+    name: str
+    path: str
+    id_of: Callable[[str], str]  # by the id of its sandbox, which it has or is
+    came_of: Told
+    end: tuple[str, str]  # how one is ended: the method, and what comes behind its path
+    ended: frozenset[int]  # what is said of one that has ended, or that there never was
+    waits: bool  # where there is no room for it
+
+
+SANDBOX = Kind(
+    "sandbox",
+    "/v1/sandboxes",
+    id_of=str,
+    came_of=_came_of_sandbox,
+    end=("DELETE", ""),
+    ended=frozenset({200, 204, 404}),
+    waits=False,
+)
+TASK = Kind(
+    "task",
+    "/v1/tasks",
+    id_of=task_of,
+    came_of=lambda found: (202, found),
+    end=("POST", "/stop"),
+    ended=frozenset({200, 202, 404, 409}),
+    waits=True,
+)
 
 
 @dataclass(frozen=True)
 class Wish:
-    """A client's request for a sandbox."""
+    """A client's request for a sandbox, or for a task with the sandbox that it needs."""
 
     key: Key
     wanted: CreateSandbox
     body: bytes = field(repr=False)
     request_id: str
     repeat: Repeat | None
+    kind: Kind = SANDBOX
+    retry_of: str | None = None  # the task that is tried again
+    only: str | None = None  # the host where that is
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether it may be placed where there is no room. What may be a repeat may: if it is one, it needs none."""
+        return self.kind.waits or self.repeat is not None
+
+    def only_on(self, host: str) -> "Wish":
+        return replace(self, only=host)
 
     def filled(self, shape: Shape | None) -> dict[str, Any]:
         """The body, with the sizes that were reserved in place of what it left open."""
@@ -61,12 +123,15 @@ class Wish:
         return asked
 
 
-def repeat_of(owner: str, idempotency_key: str | None, body: bytes) -> Repeat | None:
-    """Hashes of both: what a client chose as its key is nobody else's business."""
+def repeat_of(owner: str, idempotency_key: str | None, body: bytes, about: str = "") -> Repeat | None:
+    """Hashes of both: what a client chose as its key is nobody else's business.
+
+    `about`: what the body alone does not say of the request.
+    """
     if idempotency_key is None:
         return None
     key = hashlib.sha256(f"{owner}\0{idempotency_key}".encode()).hexdigest()
-    return Repeat(key, hashlib.sha256(body).hexdigest())
+    return Repeat(key, hashlib.sha256(about.encode() + body).hexdigest())
 
 
 @dataclass(frozen=True)
@@ -80,10 +145,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Made:
-    """A sandbox that was created, and the host's reply."""
+    """What was created, and the host's reply."""
 
     id: str
     answer: Answer
+    kind: Kind = SANDBOX
 
 
 def is_replayed(answer: Answer) -> bool:
@@ -97,7 +163,7 @@ def _only_if_kept(where: Place, answer: Answer | None) -> None:
     The reservation stays: a later repeat finds out what became of it, or whoever settles the book.
     """
     if answer is None:
-        raise HostUnreachable(f"{where.host}, the host of this idempotency key's sandbox, cannot be reached")
+        raise HostUnreachable(f"{where.host}, the host of what this idempotency key made, cannot be reached")
     if not is_replayed(answer):
         answer.or_raise()
 
@@ -112,9 +178,21 @@ class Creation:
         self._entropy = entropy
 
     def wish(self, key: Key, body: bytes, request_id: str, idempotency_key: str | None) -> Wish:
-        """Check a request as far as that is possible without a host."""
+        """A sandbox. Checks the request as far as that is possible without a host."""
         wanted = CreateSandbox.parse(body, limits(self._hosts.records()))
         return Wish(key, wanted, body, request_id, repeat_of(key.owner, idempotency_key, body))
+
+    def task_wish(self, key: Key, body: bytes, request_id: str, repeat: Repeat | None) -> Wish:
+        """A task, likewise."""
+        wanted = CreateTask.parse(body, limits(self._hosts.records()))
+        image = wanted.image or self._usual_image(wanted.agent)
+        sandbox = wanted.sandbox(wanted.network, image)
+        return Wish(key, sandbox, body, request_id, repeat, TASK, wanted.retry_of)
+
+    def _usual_image(self, agent: str) -> str | None:
+        """What a task is made of that names no image; None: what the hosts make of that."""
+        is_any = agent == OWN_PROGRAM or default_image(self._hosts.records()) == HOST_IMAGE
+        return None if is_any else AGENT_IMAGE
 
     async def create(self, wish: Wish) -> Made:
         """Create it somewhere. Raises with nothing left of it, or `HostUnreachable` if that is not known.
@@ -129,22 +207,22 @@ class Creation:
             if reserved.repeated:
                 where = await self._place_of(wish, reserved.id)
             else:
-                self._hosts.place(where.sandbox, where.host, shape)
+                self._hosts.place(wish.kind.id_of(where.sandbox), where.host, shape)
             answer = await self._created_or_undone(wish, where)
             if answer is not None and answer.status < 400:
-                return Made(where.sandbox, answer)
+                return Made(wish.kind.id_of(where.sandbox), answer, wish.kind)
             if reserved.repeated:
                 _only_if_kept(where, answer)
             refused = await self._given_back(wish, where, answer)
             tried.add(where.host)
-        raise refused or no_room(wish.wanted, self._hosts.records())
+        raise self._nowhere(wish, refused)
 
     async def _given_back(self, wish: Wish, where: Place, answer: Answer | None) -> HostSaid | None:
         """Nothing will be created under this id. Raises the host's refusal unless another host may take it.
 
         The host has kept its refusal: whoever repeats the request there hears the same.
         """
-        self._hosts.forget(where.sandbox)
+        self._hosts.forget(wish.kind.id_of(where.sandbox))
         await self._quotas.release(wish.key.owner, [where.sandbox], forget=True)
         refused = None if answer is None else HostSaid(answer.status, answer.value)
         if refused is not None and refused.code not in ELSEWHERE:
@@ -152,20 +230,29 @@ class Creation:
         return refused
 
     def _placed(self, wish: Wish, tried: set[str], refused: HostSaid | None) -> tuple[Place, Shape]:
-        """A new id whose host may take it.
-
-        What may be a repeat is placed also where there is no room: if it is one, it needs none.
-        """
+        """A new id of a sandbox whose host may take it."""
         offers = self._hosts.offers(wish.wanted, without=tried)
+        if wish.only is not None:
+            offers = {name: offer for name, offer in offers.items() if name == wish.only}
         weights = self._hosts.weights()
-        rooms = {name: offer.room for name, offer in offers.items()}
-        sandbox = ring.place(self._new_id, weights, rooms)
-        if sandbox is None and wish.repeat is not None and refused is None:
-            sandbox = ring.place(self._new_id, weights, dict.fromkeys(rooms, ring.Room(1, 1)))
+        sandbox = ring.place(self._new_id, weights, {name: offer.room for name, offer in offers.items()})
+        if sandbox is None and wish.may_wait and (refused is None or wish.kind.waits):
+            waiting = [name for name, offer in offers.items() if not (offer.is_draining and wish.kind.waits)]
+            sandbox = ring.place(self._new_id, weights, dict.fromkeys(waiting, ring.Room(1, 1)))
         host = None if sandbox is None else ring.owner(sandbox, weights)
         if sandbox is None or host is None:
-            raise refused or no_room(wish.wanted, self._hosts.records())
+            raise self._nowhere(wish, refused)
         return Place(sandbox, host, offers[host].shape), offers[host].shape
+
+    def _nowhere(self, wish: Wish, refused: HostSaid | None) -> Exception:
+        """Why nobody takes it."""
+        why = no_room(wish.wanted, self._hosts.records())
+        if wish.only is None or not isinstance(why, CapacityError):
+            return refused or why
+        return CapacityError(
+            f"host {wish.only}, which alone has the secrets of {wish.retry_of}, takes no task now"
+            f"{'' if refused is None else f' ({refused.message})'}: come back later, or create a task with its secrets"
+        )
 
     def _new_id(self) -> str:
         return new_id("sb", self._entropy)
@@ -173,7 +260,7 @@ class Creation:
     async def _place_of(self, wish: Wish, sandbox: str) -> Place:
         """The same request came before. Its host says again what it said, or does it now if it never heard of it."""
         try:
-            host = await self._hosts.find(sandbox)
+            host = await self._hosts.find(wish.kind.id_of(sandbox))
         except NotFound:
             host = ring.owner(sandbox, self._hosts.weights()) or ""
         offer = self._hosts.offers(wish.wanted).get(host)
@@ -186,7 +273,8 @@ class Creation:
             return await self._created(wish, where)
         except BaseException:
             if wish.repeat is None:
-                self._background.start(self.undo(wish.key.owner, where.sandbox))
+                made = wish.kind.id_of(where.sandbox)
+                self._background.start(self.undo(wish.kind, wish.key.owner, made))
             raise
 
     async def _created(self, wish: Wish, where: Place) -> Answer | None:
@@ -204,10 +292,10 @@ class Creation:
         answer = await self._hosts.ask(
             where.host,
             "POST",
-            "/v1/sandboxes",
+            wish.kind.path,
             Access.WRITE,
             wish.key.owner,
-            where.sandbox,
+            wish.kind.id_of(where.sandbox),
             network=wish.key.network,
             value=wish.filled(where.shape),
             headers=wish.headers(),
@@ -223,32 +311,31 @@ class Creation:
             answer = await self._look(wish, where)
             if answer.status == 404:
                 return None
-            state = State(answer.or_raise()["state"])
-            if state in (State.ERROR, State.STOPPED):
-                error = {"code": "create_failed", "message": f"the sandbox is {state}: {answer.value.get('reason')}"}
-                return Answer(500, {"error": error}, [])
-            if state not in UNDER_WAY:
-                return Answer(201, answer.value, answer.headers)
+            came_of = wish.kind.came_of(answer.or_raise())
+            if came_of is not None:
+                return Answer(*came_of, answer.headers)
             await asyncio.sleep(LOOK_S)
         raise HostUnreachable(f"host {where.host} is still creating {where.sandbox}")
 
     async def _look(self, wish: Wish, where: Place) -> Answer:
-        target = f"/v1/sandboxes/{where.sandbox}"
-        return await self._hosts.ask(where.host, "GET", target, Access.READ, wish.key.owner, where.sandbox)
+        made = wish.kind.id_of(where.sandbox)
+        return await self._hosts.ask(where.host, "GET", f"{wish.kind.path}/{made}", Access.READ, wish.key.owner, made)
 
-    async def undo(self, owner: str, sandbox: str) -> None:
-        """Destroy a sandbox that nobody heard of. Tries for a while; after that its timeout will."""
+    async def undo(self, kind: Kind, owner: str, made: str) -> None:
+        """End what nobody heard of. Tries for a while; after that its own limits will."""
+        method, behind = kind.end
         for tried in range(UNDO_TRIES):
             try:
-                host = await self._hosts.find(sandbox)
-                target = f"/v1/sandboxes/{sandbox}"
-                answer = await self._hosts.ask(host, "DELETE", target, Access.WRITE, owner, sandbox, limit_s=60.0)
-                if answer.status in (200, 204, 404):
-                    await self._quotas.release(owner, [sandbox])
+                host = await self._hosts.find(made)
+                target = f"{kind.path}/{made}{behind}"
+                answer = await self._hosts.ask(host, method, target, Access.WRITE, owner, made, limit_s=60.0)
+                if answer.status in kind.ended:
+                    if kind is SANDBOX:  # the machine of a task goes later: whoever settles the book sees that
+                        await self._quotas.release(owner, [made])
                     return
             except NotFound:
                 return
             except WarrenError as error:
-                log.info("a sandbox could not be undone yet", extra={"sandbox": sandbox, "why": error.message})
+                log.info("what nobody heard of could not be ended yet", extra={kind.name: made, "why": error.message})
             await asyncio.sleep(UNDO_S * 2**tried)
-        log.error("a sandbox that nobody knows of is left", extra={"sandbox": sandbox, "owner": owner})
+        log.error("what nobody heard of is left", extra={kind.name: made, "owner": owner})

@@ -16,7 +16,15 @@ Said = dict[str, Any]
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 OR_NULL = " or null"
 EXAMPLE_ID = "sb-2zkqmnb5wc7hxv3a"
-EXAMPLES = {"sandbox_id": EXAMPLE_ID, "key_id": "KEY_ID", "port": "8000"}
+EXAMPLE_TASK = "tk-2zkqmnb5wc7hxv3a"
+EXAMPLES = {
+    "sandbox_id": EXAMPLE_ID,
+    "task_id": EXAMPLE_TASK,
+    "job_id": EXAMPLE_TASK,
+    "name": "step-3.txt",
+    "key_id": "KEY_ID",
+    "port": "8000",
+}
 
 STYLE = Path(__file__).with_name("docs.css")
 

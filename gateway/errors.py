@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from contract.errors import CallerError, CapacityError, FaultError, WarrenError
+from contract.errors import CallerError, CapacityError, FaultError, NotFound, WarrenError
+from contract.ids import TASK
 
 
 class ConfigError(FaultError):
@@ -80,3 +81,9 @@ class HostSlow(HostUnreachable):
 
     status = 504
     code = "host_slow"
+
+
+def not_found(either: str) -> NotFound:
+    """There is no sandbox, or no task, of this id."""
+    kind = "task" if TASK.fullmatch(either) else "sandbox"
+    return NotFound(f"no {kind} {either}", **{kind: either})

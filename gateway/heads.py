@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from contract.ids import SANDBOX
+from contract.keys import Scope
 from gateway.auth import secret_of
 from gateway.client_body import has_none
 from gateway.errors import BadFraming
 from gateway.headers import Asked, asked_headers
-from gateway.routes import PREFIX, Passed, passed_of
+from gateway.routes import Passed, passed_of
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MAX_HEADS = 1024
@@ -22,9 +22,10 @@ Branch = Callable[[Any], Asgi | None]
 
 @dataclass(slots=True)
 class Way:
-    """How a request goes to the host of its sandbox."""
+    """How a request goes to the host of its sandbox or task."""
 
     passed: Passed
+    scope: Scope  # that its key must have
     target: str  # path and query
     asked: Asked | None  # its headers, unless they can be read in two ways
     is_short: bool  # a GET without a body, with nothing wrong about it
@@ -39,9 +40,9 @@ class Head:
     request_id: str | None = None  # the client's own, if it makes sense
     branch: Asgi | None = None  # what takes it before all else
     secret: str | None = None
-    sandbox: str | None = None  # the id in its path, unchecked
+    sandbox: str | None = None  # the id in its path, unchecked; or that of a task
     operation: str = "none"
-    way: Way | None = None  # if it is passed to the host of a sandbox
+    way: Way | None = None  # if it is passed to the host of a sandbox or a task
 
 
 class Heads:
@@ -71,9 +72,9 @@ class Heads:
         head = Head(address, _request_id(scope), secret=secret_of(scope["headers"], is_socket))
         head.branch = next((app for branch in self._branches if (app := branch(scope)) is not None), None)
         path: str = scope["path"]
-        if head.branch is None and path.startswith(PREFIX):
+        if head.branch is None:
             head.sandbox, passed = passed_of("WS" if is_socket else scope["method"], path)
-            if passed is not None:
+            if passed is not None and head.sandbox is not None:
                 head.operation = passed.name
                 head.way = _way(scope, head.sandbox, passed)
         return head
@@ -93,21 +94,24 @@ def _request_id(scope: Any) -> str | None:
 
 
 def _way(scope: Any, sandbox: str, passed: Passed) -> Way:
-    asked = _asked(scope)
-    is_plain = scope.get("method") == "GET" and SANDBOX.fullmatch(sandbox) is not None
+    asked = _asked(scope, passed.accept)
+    is_plain = scope.get("method") == "GET" and passed.family.form.fullmatch(sandbox) is not None
     is_short = is_plain and asked is not None and has_none(scope, asked.length, asked.is_coded)
-    return Way(passed, _target(scope), asked, is_short)
+    return Way(passed, passed.scope, _target(scope, passed), asked, is_short)
 
 
-def _asked(scope: Any) -> Asked | None:
+def _asked(scope: Any, accept: bytes | None) -> Asked | None:
+    given = scope["headers"]
+    if accept is not None:
+        given = [*(pair for pair in given if pair[0] != b"accept"), (b"accept", accept)]
     try:
-        return asked_headers(scope, scope["headers"])
+        return asked_headers(scope, given)
     except BadFraming:
         return None  # who passes it on reads it again, and says so
 
 
-def _target(scope: Any) -> str:
-    """Path and query as they go to the host. The path is one of ours: it has nothing in it that needs escaping."""
+def _target(scope: Any, passed: Passed) -> str:
+    """Path and query as they go to the host."""
     query: bytes = scope["query_string"]
-    path: str = scope["path"]
+    path = passed.target(scope["path"])
     return f"{path}?{query.decode('latin-1')}" if query else path

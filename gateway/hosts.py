@@ -12,18 +12,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from contract.errors import NotFound, WarrenError
+from contract.errors import WarrenError
 from contract.hosts import Host
+from contract.ids import home_of
 from contract.keys import Pools
 from contract.models import CreateSandbox, Shape
 from contract.network import Network
 from contract.ring import ranked
 from contract.tickets import Access
-from gateway.errors import HostBroken, HostSaid, HostUnreachable
+from gateway.errors import HostBroken, HostSaid, HostUnreachable, not_found
 from gateway.liveness import Health, Pulse, health
 from gateway.placement import Offer, Taken, offers
 from gateway.tickets import Tickets
-from gateway.upstream import Upstream
+from gateway.upstream import MAX_JSON_BYTES, Upstream
 
 log = logging.getLogger("gateway.hosts")
 
@@ -214,15 +215,19 @@ class Hosts:
         value: Any = None,
         headers: Pairs | None = None,
         limit_s: float = ASK_S,
+        max_bytes: int = MAX_JSON_BYTES,
         even_dead: bool = False,
     ) -> Answer:
-        """A small request to a host, JSON both ways. Raises `HostUnreachable` or `HostBroken`."""
+        """A small request to a host, JSON both ways. Raises `HostUnreachable`, or `HostBroken`, also for an answer of
+        more than `max_bytes`."""
         seen = self._seen.get(name)
         upstream = seen.upstream if even_dead and seen is not None else self.upstream(name)
         ticket = self._tickets.get(name, owner, access, sandbox, pools=pools, network=network)
         try:
             async with asyncio.timeout(limit_s):
-                answer = await upstream.call(method, target, ticket=ticket, value=value, headers=headers or [])
+                answer = await upstream.call(
+                    method, target, ticket=ticket, value=value, headers=headers or [], max_bytes=max_bytes
+                )
         except TimeoutError:
             self.failed(name)
             raise HostUnreachable(f"host {name} did not answer within {limit_s:.0f} s") from None
@@ -233,8 +238,8 @@ class Hosts:
         return Answer(*answer)
 
     async def find(self, sandbox: str) -> str:
-        """The host that has the id. `NotFound` if all hosts say that they never had it; `HostUnreachable` if we do
-        not know, because some host could not be asked."""
+        """The host that has the id, of a sandbox or a task. `NotFound` if all hosts say that they never had it;
+        `HostUnreachable` if we do not know, because some host could not be asked."""
         return self.place_of(sandbox) or await self._look_for(sandbox)
 
     def place_of(self, sandbox: str) -> str | None:
@@ -247,7 +252,7 @@ class Hosts:
 
     async def _look_for(self, sandbox: str) -> str:
         """Its owner first, then everybody else at once."""
-        order = ranked(sandbox, self._weights)
+        order = ranked(home_of(sandbox), self._weights)
         silent = []
         for some in (order[:1], order[1:]):
             said = await asyncio.gather(*(self._has(name, sandbox) for name in some))
@@ -258,8 +263,8 @@ class Hosts:
             silent += [name for name, has in zip(some, said, strict=True) if has is None]
         if silent or not order:
             known = ", ".join(silent) or "none is known"
-            raise HostUnreachable(f"no host that could be asked has sandbox {sandbox}; not reached: {known}")
-        raise NotFound(f"no sandbox {sandbox}", sandbox=sandbox)
+            raise HostUnreachable(f"no host that could be asked has {sandbox}; not reached: {known}")
+        raise not_found(sandbox)
 
     async def _has(self, name: str, sandbox: str) -> bool | None:
         """Whether the host has the id; None if it cannot be asked."""

@@ -6,15 +6,15 @@ from typing import Any
 
 from contract.models import ShapeLimits
 from contract.schema import DIALECT, Schema, parameters_of, schema_of, whole
-from gateway.operations import Operation, views
+from gateway.operations import Operation, task_views, views
 from gateway.operations.codes import Codes
 from gateway.operations.operation import JSON, OCTETS, Header, Reply
 
-ABOUT = """Sandboxes for coding agents: each is a microVM of its own, on machines that you own.
+ABOUT = """Coding agents at work, and sandboxes for them: each is a microVM of its own, on machines that you own.
 
 Send your key with every request, as `Authorization: Bearer wrn_…` or `X-API-Key: wrn_…`. JSON in and out, at most \
-1 MiB a request; files and streams are not limited. Sizes are in MB and in steps of 64. Times end in `_ms` (since \
-1970) or `_sec`. A field that is not known is refused, and a field that is null counts as absent.
+1 MiB a request, 8 MiB for a task; files and streams are not limited. Sizes are in MB and in steps of 64. Times end in \
+`_ms` (since 1970) or `_sec`. A field that is not known is refused, and a field that is null counts as absent.
 
 An error is `{"error": {"code", "message", …}}`: programs may rely on the code, the message is for people. Every reply \
 has `X-Request-Id`; replies to a request with a key have `RateLimit-Limit`, `RateLimit-Remaining` and \
@@ -22,11 +22,12 @@ has `X-Request-Id`; replies to a request with a key have `RateLimit-Limit`, `Rat
 
 PARAMETERS: dict[str, Schema] = {
     "sandbox_id": views.SANDBOX_ID,
+    "task_id": task_views.TASK_ID,
+    "job_id": task_views.TASK_ID,
+    "name": {"type": "string", "pattern": whole(task_views.ARTIFACT)},
     "key_id": {"type": "string", "pattern": whole("[0-9a-f]{64}")},
     "port": {"type": "integer", "minimum": 1, "maximum": 65535},
 }
-# Where the id that a path asks for stands in a reply, for those who go on from there.
-LINKED = "$response.body#/id"
 
 
 def document(operations: Iterable[Operation], limits: ShapeLimits, *, version: str) -> dict[str, Any]:
@@ -121,7 +122,8 @@ def _reply(reply: Reply) -> dict[str, Any]:
             name: {"description": what, "schema": {"type": "string"}} for name, what in reply.headers.items()
         }
     if reply.links:
-        said["links"] = {name: {"operationId": name, "parameters": {reply.linked: LINKED}} for name in reply.links}
+        given = {reply.linked: f"$response.body#{reply.pointer}"}  # for those who go on from there
+        said["links"] = {name: {"operationId": name, "parameters": given} for name in reply.links}
     return said
 
 

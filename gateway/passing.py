@@ -1,15 +1,14 @@
-"""The data path: what belongs to one sandbox goes to its host with a ticket, wherever that is now."""
+"""The data path: what belongs to one sandbox or task goes to its host with a ticket, wherever that is now."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from contract.errors import NotFound, NotMine
-from contract.ids import sandbox_id
-from contract.tickets import Access
+from contract.errors import NotMine
 from gateway.auth import PLAIN, SUBPROTOCOL
-from gateway.errors import HostSlow, HostUnreachable
+from gateway.errors import HostSlow, HostUnreachable, not_found
 from gateway.heads import Way
 from gateway.proxy import forward
+from gateway.routes import Passed
 from gateway.services import Call
 from gateway.sockets import forward_socket
 from gateway.upstream import Begun, Upstream
@@ -26,7 +25,7 @@ def pass_request(scope: Any, receive: Any, send: Any, call: Call, way: Way) -> A
             scope, receive, send, upstream, target, ticket, request_id, asked=asked, answer_s=answer_s, begun=begun
         )
 
-    return _to_its_host(call, way.passed.access, carry)
+    return _to_its_host(call, way.passed, carry)
 
 
 async def pass_socket(scope: Any, receive: Any, send: Any, call: Call, way: Way) -> None:
@@ -46,16 +45,16 @@ async def pass_socket(scope: Any, receive: Any, send: Any, call: Call, way: Way)
         )
         return 101
 
-    await _to_its_host(call, way.passed.access, carry)
+    await _to_its_host(call, way.passed, carry)
 
 
-async def _to_its_host(call: Call, access: Access, carry: Carry) -> int:
-    sandbox = sandbox_id(call.sandbox or "")
+async def _to_its_host(call: Call, passed: Passed, carry: Carry) -> int:
+    sandbox = passed.family.checked(call.sandbox or "")
     services, owner = call.services, call.who.owner
     hosts = services.hosts
     for begun in (call.begun, None):  # a second time, if it is not where we thought
         host = hosts.place_of(sandbox) or await hosts.find(sandbox) if begun is None else begun.host
-        ticket = services.tickets.get(host, owner, access, sandbox)
+        ticket = services.tickets.get(host, owner, passed.access, sandbox)
         try:
             if begun is None:
                 status = await carry(hosts.upstream(host), ticket, None)
@@ -74,4 +73,4 @@ async def _to_its_host(call: Call, access: Access, carry: Carry) -> int:
         else:
             hosts.answered(host)
             return status
-    raise NotFound(f"no sandbox {sandbox}", sandbox=sandbox)
+    raise not_found(sandbox)

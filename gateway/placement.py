@@ -30,6 +30,7 @@ class Offer:
 
     room: Room
     shape: Shape
+    is_draining: bool = False  # it will never take it
 
 
 def limits(hosts: Iterable[Host]) -> ShapeLimits:
@@ -51,7 +52,7 @@ def offers(wanted: CreateSandbox, alive: Mapping[str, Host], taken: Mapping[str,
     for name, host in alive.items():
         shape = shape_on(host, image, wanted)
         if shape is not None:
-            found[name] = Offer(room_for(host, shape, taken.get(name, Taken())), shape)
+            found[name] = Offer(room_for(host, shape, taken.get(name, Taken())), shape, host.draining)
     return found
 
 

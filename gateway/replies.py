@@ -59,15 +59,15 @@ class Reply:
         return self._send(message)
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, most: int = MAX_JSON_BYTES) -> bytes:
     """The request's JSON body. One that is too long or too slow is refused before it is read to its end."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > MAX_JSON_BYTES:
-                    raise TooLarge(f"the body must have at most {MAX_JSON_BYTES} bytes", limit=MAX_JSON_BYTES)
+                if len(body) > most:
+                    raise TooLarge(f"the body must have at most {most} bytes", limit=most)
     except TimeoutError:
         raise SlowBody(f"the body did not come within {BODY_S:.0f} s") from None
     except ClientDisconnect:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from contract.keys import Scope
 from gateway.auth import Caller
 from gateway.headers import TICKET_NAME, answer_headers
 from gateway.heads import Head, Heads, Way
@@ -76,7 +75,7 @@ class Shortcut:
         if host is None or upstream is None or not upstream.has_open:
             return False
         caller = services.auth.known(head.secret)
-        if caller is None or Scope.SANDBOXES not in caller.key.scopes:
+        if caller is None or head.way.scope not in caller.key.scopes:
             return False
         passing = _Passing(self, exchange, head, caller, host, upstream)
         return passing.is_begun(head.way, head.request_id or self._new_id())

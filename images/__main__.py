@@ -3,6 +3,8 @@
 Environment:
     WARREN_IMAGES        where results stand; `build/images` in the repository unless set
     WARREN_APT_SOURCES   an apt sources file (.list or .sources) to use in place of the host's Debian mirror
+    WARREN_CURSOR        the archive of Cursor's command line agent, to put it into the image `agent`
+    npm_config_registry  the npm registry, if npm's own configuration on this host names none
 """
 
 import argparse
@@ -74,8 +76,10 @@ def _sources(environment: Mapping[str, str]) -> Sources:
 
 def _build(shelf: Shelf, sources: Sources, names: list[str], *, refresh: bool) -> None:
     # All of them are read before any is built: a mistake in the last must not cost the time of the first.
-    recipes = [load(_RECIPES, name) for name in names]
-    builder = Builder(_RECIPES, _REPOSITORY / "guest", shelf, sources, say=lambda line: print(line, flush=True))
+    recipes = [load(_RECIPES, name, environ=os.environ) for name in names]
+    builder = Builder(
+        _RECIPES, _REPOSITORY / "guest", shelf, sources, os.environ, say=lambda line: print(line, flush=True)
+    )
     for recipe in recipes:
         builder.build(recipe, refresh=refresh)
 

@@ -6,23 +6,26 @@ of the build covers the versions they found. What is on the shelf under its key 
 takes reading the inputs, nothing more.
 """
 
+import functools
 import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from images import manifest
-from images.debian import Package, Sources, as_json
+from images.debian import Archive, Package, Sources, as_json
 from images.errors import ImageError
 from images.filesystem import ROOT, make_filesystem
 from images.guest import guest_hashes, guest_version, install_guest
 from images.kernel import INITRAMFS, KERNEL, kernel_key, make_kernel
 from images.keys import hashes_of, key_of
+from images.npm import Fetcher
+from images.npmrc import Settings, ask_npm
 from images.programs import check_installed
 from images.recipe import Recipe
 from images.rootfs import TREE, make_root, root_key
@@ -40,6 +43,7 @@ class Builder:
     guest: Path
     shelf: Shelf
     sources: Sources
+    environ: Mapping[str, str]
     say: Callable[[str], None]
 
     def build(self, recipe: Recipe, *, refresh: bool = False) -> Path:
@@ -76,7 +80,7 @@ class Builder:
         if refresh or not kernel.is_dir():
             self._stage("kernel", kernel, lambda into, work: make_kernel(into, self.sources, work))
         if refresh or not root.is_dir():
-            self._stage(f"{recipe.name}: root", root, lambda into, work: make_root(into, recipe, self.sources, work))
+            self._stage(f"{recipe.name}: root", root, lambda into, work: self._make_root(into, recipe, work))
         inputs = self._inputs(recipe, kernel, root)
         build = self.shelf.build(recipe.name, key_of(**inputs))
         if not build.is_dir():
@@ -86,6 +90,19 @@ class Builder:
         self.shelf.drop_cached("kernel", but=kernel)
         self.shelf.drop_cached(f"root-{recipe.name}", but=root)
         return build
+
+    def _make_root(self, into: Path, recipe: Recipe, work: Path) -> list[Package]:
+        settings = Settings(self.environ)
+
+        def debian() -> Path:
+            Archive(self.sources, work / "apt").unpack("npm", work / "npm")
+            return work / "npm"
+
+        default = functools.cache(lambda: ask_npm(debian))
+        fetcher = Fetcher(self.shelf.archives, work, lambda name: settings.registry(name, default), self.say)
+        packages = make_root(into, recipe, self.sources, work, fetcher.archive)
+        fetcher.forget_old(time.time())
+        return packages
 
     def _kernel(self) -> Path:
         return self.shelf.cached("kernel", kernel_key(self.sources))
@@ -113,6 +130,7 @@ class Builder:
             "sources": self.sources.inputs(),
             "kernel": _stage_facts(kernel)["packages"],
             "packages": _stage_facts(root)["packages"],
+            **recipe.supplied_inputs(),
         }
 
     def _assemble(self, recipe: Recipe, kernel: Path, root: Path, inputs: dict[str, Any], work: Path) -> Path:

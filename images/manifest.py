@@ -17,6 +17,8 @@
         sources     {"suite", "override": sha256 of the sources file or null}
         kernel      [{"name", "version", "sha256"}] the packages of kernel and initramfs; the kernel's is first
         packages    [{"name", "version", "sha256"}] every package installed in the root file system
+        supplied    [{"variable", "sha256", …}] archives that the operator supplied, if any; packages of npm are
+                    pinned in the recipes
     built       {"at": UTC time, "on": the host's name, "seconds"}; facts about the making, not in the key
 
 A build is never changed, and is removed once its image has a newer one. Whoever needs it longer holds a shared `flock`

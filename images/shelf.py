@@ -2,6 +2,7 @@
 
     cache/kernel-KEY/      a kernel with its initramfs
     cache/root-NAME-KEY/   a root file system without the guest
+    cache/npm/             archives of packages of the npm registry, named after their content
     NAME-KEY/              a build; never changed
     NAME                   a link to the current build of an image
     .work-…/               somebody is building; removed by the next builder if they were killed
@@ -35,6 +36,11 @@ class Shelf:
     def cached(self, stage: str, key: str) -> Path:
         """Return where the result of `stage` stands, or would stand."""
         return self._root / "cache" / f"{stage}-{key[:SHORT]}"
+
+    @property
+    def archives(self) -> Path:
+        """Return where archives stand that were fetched, or would stand."""
+        return self._root / "cache" / "npm"
 
     def build(self, image: str, key: str) -> Path:
         """Return where a build stands, or would stand."""

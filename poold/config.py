@@ -18,6 +18,14 @@ DEFAULT_STATE_DIR = Path("/var/lib/warren")
 ENGINES = ("qemu", "local")
 GROUP = re.compile(r"[a-z][a-z0-9-]{0,63}")
 POOL_ENTRY = re.compile(r"([a-z][a-z0-9_-]*)=([0-9]{1,6})(?:-([0-9]{1,6}))?")
+# What git takes in a name and an address: no angle brackets, nothing that ends a line.
+_SEEN = r"[^<>\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
+AUTHOR = re.compile(
+    rf"(?P<name>(?!\s){_SEEN}{{1,128}}?) <(?P<email>(?:(?![\s@]){_SEEN}){{1,64}}@(?:(?![\s@]){_SEEN}){{1,190}})>"
+)
+USUAL_AUTHOR = "Warren <agent@warren.invalid>"
+BRANCH_PATTERN = re.compile(r"[A-Za-z0-9._/*?@+-]{1,255}")
+USUAL_PROTECTED = "main,master,release/*"
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,27 @@ class EgressConfig:
 
 
 @dataclass(frozen=True)
+class GitAuthor:
+    """Whose name stands on commits."""
+
+    name: str
+    email: str
+
+
+@dataclass(frozen=True)
+class TasksConfig:
+    """What the operator says of tasks."""
+
+    store: Path  # what tasks leave behind
+    secrets: Path | None = None  # a folder: OWNER/NAME and all/NAME
+    author: GitAuthor = GitAuthor("Warren", "agent@warren.invalid")
+    protected: tuple[str, ...] = ("main", "master", "release/*")  # branches that nothing is pushed to
+    prices: Path | None = None  # of models, for agents that tell no dollars
+    queue: int = 1000  # tasks that wait for room, at most
+    archive_mb: int = 16_384  # of one task's workspace
+
+
+@dataclass(frozen=True)
 class Config:
     name: str  # of this host among the others
     host: str
@@ -95,6 +124,7 @@ class Config:
     min_disk_mb: int
     cgroup: str  # the name of our control groups
     egress: EgressConfig
+    tasks: TasksConfig
     guest_path: Path  # the guest's package, for the local engine
 
     @classmethod
@@ -147,6 +177,7 @@ class Config:
             min_disk_mb=read.integer("POOLD_MIN_DISK_MB", 2048, 1, 1 << 40),
             cgroup=read.group("POOLD_CGROUP", _group_of(state_dir)),
             egress=read.egress(),
+            tasks=read.tasks(state_dir / "store"),
         )
 
     @property
@@ -200,8 +231,39 @@ class _Reader(Settings):
                 return NetRule(name, int(port))
         raise BadSetting(f"POOLD_EGRESS_PRIVATE must be NAME:PORT or ADDRESS/BITS:PORT, got {entry!r}")
 
-    def _listed(self, name: str) -> tuple[str, ...]:
-        return tuple(filter(None, (part.strip() for part in self._environ.get(name, "").split(","))))
+    def tasks(self, usual_store: Path) -> TasksConfig:
+        return TasksConfig(
+            store=self.path("POOLD_STORE") or usual_store,
+            secrets=self._folder("POOLD_SECRETS"),
+            author=self._author("POOLD_GIT_AUTHOR"),
+            protected=self._branches("POOLD_GIT_PROTECTED"),
+            prices=self.path("POOLD_PRICES"),
+            queue=self.integer("POOLD_TASKS_QUEUE", 1000, 1, 1_000_000),
+            archive_mb=self.integer("POOLD_ARCHIVE_MB", 16_384, 1, 1 << 24),
+        )
+
+    def _folder(self, name: str) -> Path | None:
+        folder = self.path(name)
+        if folder is not None and not folder.is_dir():
+            raise BadSetting(f"{name} must be a folder, got {self._environ[name]!r}")
+        return folder
+
+    def _author(self, name: str) -> GitAuthor:
+        text = self._environ.get(name, USUAL_AUTHOR)
+        match = AUTHOR.fullmatch(text)
+        if match is None:
+            raise BadSetting(f"{name} must be like 'Name <mail@example.com>', got {text!r}")
+        return GitAuthor(match["name"], match["email"])
+
+    def _branches(self, name: str) -> tuple[str, ...]:
+        """An empty text protects nothing."""
+        listed = self._listed(name, USUAL_PROTECTED)
+        if not all(BRANCH_PATTERN.fullmatch(pattern) for pattern in listed):
+            raise BadSetting(f"{name} must be names of branches, with * and ?, got {self._environ[name]!r}")
+        return listed
+
+    def _listed(self, name: str, default: str = "") -> tuple[str, ...]:
+        return tuple(filter(None, (part.strip() for part in self._environ.get(name, default).split(","))))
 
     def host_name(self, name: str, default: str) -> str:
         return self.matching(name, NAME, default, told="be small letters, digits, . and -, at most 63")

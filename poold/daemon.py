@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import random
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from poold.api.tickets import Refusals, Tickets
 from poold.cgroups import Cgroups, open_cgroups
 from poold.config import Config
 from poold.egress.proxies import Proxies
+from poold.egress.proxy.dial import HostResolver, connect, is_own
 from poold.egress.registries import Registries, read_registries
 from poold.engines import Engine
 from poold.engines.qemu import QemuEngine
@@ -40,6 +42,9 @@ from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
 from poold.strain import Watch
+from poold.tasks import Tasks, Tools
+from poold.tasks.posting import Ways, post
+from poold.tasks.prices import read_prices
 
 log = logging.getLogger("poold")
 
@@ -99,15 +104,46 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
             keys = None if config.pki is None else config.pki.tickets
             tickets = Tickets(config.name, keys, now_ms=sources.now_ms)
             refusals = Refusals(ledger, metrics, now_ms=sources.now_ms)
-            found = Services(
-                host, pool, ledger, ground.images, metrics, ground.cgroups, watch, recovery, facts, tickets, refusals
-            )
-            measure(found)
-            async with serving(found, config), _beating(config, found):
-                log.info("serving", extra={"address": f"{config.host}:{config.port}", "engine": config.engine})
-                ready()
-                await stop.wait()
-                log.info("stopping")
+            async with _tasks(config, means, host).running() as tasks:
+                found = Services(
+                    host,
+                    pool,
+                    ledger,
+                    ground.images,
+                    metrics,
+                    ground.cgroups,
+                    watch,
+                    recovery,
+                    facts,
+                    tickets,
+                    refusals,
+                    tasks,
+                )
+                measure(found)
+                await _serve(config, found, stop, ready)
+
+
+async def _serve(config: Config, found: Services, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+    async with serving(found, config), _beating(config, found):
+        log.info("serving", extra={"address": f"{config.host}:{config.port}", "engine": config.engine})
+        ready()
+        await stop.wait()
+        log.info("stopping")
+
+
+def _tasks(config: Config, means: Means, host: Sandboxes) -> Tasks:
+    prices = read_prices(config.tasks.prices)
+    image = config.default_image
+    tools = Tools.make(means, host, config.tasks, prices, state_dir=config.state_dir, image=image)
+    network = means.network
+    ways = Ways(
+        HostResolver().resolve,
+        connect,
+        is_own,
+        private_hosts=network.private_hosts,
+        private_nets=network.private_nets,
+    )
+    return Tasks(tools, partial(post, ways), random.random)
 
 
 async def stop_all(config: Config, sources: Sources) -> None:

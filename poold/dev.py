@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ GATEWAY = os.environ.get("GATEWAY_LISTEN", "127.0.0.1:8080")
 FIRST_HOST = os.environ.get("POOLD_LISTEN", "127.0.0.1:7070")
 BASE_UIDS = {"one": 230_000, "two": 234_096}
 OWNER = "you"
+TASK = "Plan how to say hello"
 READY_LIMIT_S = 180.0  # the first time each image is booted and frozen
 STOP_LIMIT_S = 60.0
 
@@ -33,6 +35,7 @@ Warren is up: the gateway at {url}, two hosts behind it; their logs are in {fold
   {warren} create
   {warren} exec ID -- uname -a
   {warren} attach ID
+  {warren} run "what is to be done" --agent mock   # or claude, codex: with the image agent (make images)
   {pooldctl} status            # of the first host; the second is at {second}
 
 Or with curl:
@@ -299,7 +302,7 @@ def ask(url: str) -> Any:
 
 
 def show(key: str) -> None:
-    """Run a command in a sandbox, as a user would."""
+    """Run a command in a sandbox, and a task, as a user would."""
     environment = {**os.environ, "WARREN_URL": f"http://{GATEWAY}", "WARREN_API_KEY": key}
 
     def warren(*words: str) -> str:
@@ -314,6 +317,10 @@ def show(key: str) -> None:
         say(f"\n$ warren exec {sandbox} -- uname -a\n{warren('exec', sandbox, '--', 'uname', '-a')}")
     finally:
         warren("rm", sandbox)
+    say(f"\n$ warren run {shlex.quote(TASK)} --agent mock")
+    argv = [sys.executable, "-m", "warren.cli", "run", TASK, "--agent", "mock"]
+    if subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, check=False).returncode:
+        sys.exit(f"the task failed; the logs are in {FOLDER}")
 
 
 def _memory_mb() -> int:

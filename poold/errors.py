@@ -109,3 +109,21 @@ class HostPressure(CapacityError):
     """This host is short of something that all its machines need; those that run are left alone."""
 
     code = "host_pressure"
+
+
+class NoRoomToQueue(CapacityError):
+    """As many tasks wait for room on this host as may."""
+
+
+class NotWaiting(CallerError):
+    """Nothing waits for such an answer."""
+
+    status = 409
+    code = "not_waiting"
+
+
+class NotPossible(CallerError):
+    """The task's agent cannot do this."""
+
+    status = 409
+    code = "not_possible"

@@ -22,7 +22,7 @@ def put(path: Path, data: bytes, mode: int = OPEN) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def put_folder(path: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
@@ -36,12 +36,12 @@ def put_folder(path: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
     try:
         for name, (data, mode) in files.items():
             _write(beside / name, data, mode)
-        _sync(beside)
+        sync(beside)
         beside.rename(path)
     except BaseException:
         shutil.rmtree(beside)
         raise
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def _beside(path: Path) -> Path:
@@ -56,7 +56,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
         os.fsync(file.fileno())
 
 
-def _sync(folder: Path) -> None:
+def sync(folder: Path) -> None:
     """A name is on disk when its folder is."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -170,6 +170,7 @@ class Metrics:
         self._of_sandboxes()
         self._of_the_host()
         self._of_requests()
+        self._of_tasks()
 
     def _of_sandboxes(self) -> None:
         self.claims_total = self._counter(
@@ -216,6 +217,19 @@ class Metrics:
         )
         self.http_request_seconds = self._histogram(
             "http_request_seconds", "From a request to the end of its answer", route=None
+        )
+
+    def _of_tasks(self) -> None:
+        self.tasks = self._gauge("tasks", "Tasks by state", state=None)
+        self.tasks_total = self._counter(
+            "tasks_total", "Tasks that have ended", outcome=("completed", "failed", "stopped")
+        )
+        self.task_first_event_seconds = self._histogram(
+            "task_first_event_seconds", "From a task's creation to its agent's first event"
+        )
+        self.task_events_total = self._counter("task_events_total", "Events that agents told")
+        self.webhooks_total = self._counter(
+            "webhooks_total", "Tries to tell somebody of a task's end", outcome=("delivered", "failed", "given_up")
         )
 
     def render(self) -> bytes:

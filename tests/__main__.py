@@ -1,4 +1,4 @@
-"""Every test, in four runs side by side: much of their time they wait. `make test` runs this."""
+"""Every test, in five runs side by side: much of their time they wait. `make test` runs this."""
 
 import contextlib
 import signal
@@ -16,6 +16,7 @@ RUNS = (
     ("tests/unit", "tests/structure", "tests/conformance", "tests/faults"),
     ("tests/gateway", "tests/sdk", "tests/browser", "tests/cluster", "tests/fuzz"),
     ("tests/egress",),
+    ("tests/tasks",),
 )
 
 

@@ -15,7 +15,7 @@ from contract.ids import new_id
 from contract.models import LOCAL_OWNER
 from contract.tickets import HEADER, LIFE_MS, Access, Signer
 
-ONE = re.compile(r"/v1/sandboxes/([^/]+)(/.*)?")
+ONE = re.compile(r"/v1/(?:sandboxes|tasks)/([^/]+)(/.*)?")
 HOSTS = re.compile(r"/v1/(host|audit|sandboxes/states|owners/.*)")
 ADMINS = ("/metrics", "/readyz")
 
@@ -51,6 +51,8 @@ class Gateway:
         path = urlsplit(target).path
         if (method, path) == ("POST", "/v1/sandboxes"):
             return self._kept(owner, Access.WRITE, new_id("sb", os.urandom))  # as good for what is done with it next
+        if (method, path) == ("POST", "/v1/tasks"):
+            return self._kept(owner, Access.WRITE, new_id("tk", os.urandom))
         return self._kept(owner, *_needed(method, path))
 
     def _kept(self, owner: str, access: Access, sandbox: str | None) -> str:
@@ -77,4 +79,6 @@ def _needed(method: str, path: str) -> tuple[Access, str | None]:
         return access, None
     if method == "WS" and (one[2] or "").startswith("/ports/"):
         access = Access.PORT
+    if one[2] == "/request":  # it has all that was asked for
+        access = Access.WRITE
     return access, unquote(one[1])

@@ -7,8 +7,7 @@ from contract.asked import link_life_s
 from contract.errors import BadField
 from contract.fields import Fields
 from contract.ids import sandbox_id
-from contract.tickets import Access
-from gateway.handlers.sandboxes import on_its_host
+from gateway.handlers.sandboxes import looked_at
 from gateway.passes import FIELD, preview_address, preview_label
 from gateway.replies import json_reply, read_body
 from gateway.services import call_of
@@ -22,7 +21,7 @@ async def link(request: Request) -> Response:
     fields = Fields.parse(await read_body(request))
     life_s = link_life_s(fields)
     fields.end()
-    (await on_its_host(call, "GET", call.sandbox, Access.READ)).or_raise()  # there is one, and it is the caller's
+    (await looked_at(call, call.sandbox)).or_raise()  # there is one, and it is the caller's
     services, url = call.services, request.url
     address = preview_address(
         call.sandbox, port, scheme=url.scheme, host=request.headers["host"], domain=services.config.domain

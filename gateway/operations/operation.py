@@ -14,6 +14,9 @@ STREAM = "text/event-stream"
 OCTETS = "application/octet-stream"
 PLAIN = "text/plain"
 HTML = "text/html"
+DIFF = "text/x-diff"
+ZSTD = "application/zstd"
+PNG = "image/png"
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)  # their names, and what they say
     links: tuple[str, ...] = ()  # operations that go on with the reply's id
     linked: str = "sandbox_id"  # as what that id stands in their paths
+    pointer: str = "/id"  # where that id is in the reply
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from contract.models import Next, Rules
 from contract.network import Network
 from contract.schema import Schema, closed, or_null, shape_of, whole
 from contract.states import State
+from gateway.operations.task_views import TASK_SCHEMAS
 
 TEXT: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "integer"}
@@ -150,6 +151,7 @@ HOST = closed(
 
 SCHEMAS: dict[str, Schema] = {
     "Sandbox": SANDBOX_VIEW,
+    **TASK_SCHEMAS,
     "Output": OUTPUT,
     "Event": EVENT,
     "Network": shape_of(Network),

@@ -276,7 +276,14 @@ class Upstream:
         return Exchange(self._pool, method, head, body, length=length, waits=waits, asked=asked)
 
     async def call(
-        self, method: str, target: str, *, ticket: str, value: Any = None, headers: Headers = ()
+        self,
+        method: str,
+        target: str,
+        *,
+        ticket: str,
+        value: Any = None,
+        headers: Headers = (),
+        max_bytes: int = MAX_JSON_BYTES,
     ) -> tuple[int, Any, list[tuple[bytes, bytes]]]:
         """Ask in JSON and read the answer's JSON (None where there is none). The caller sets the deadline."""
         asked = [(b"warren-ticket", ticket.encode()), (b"accept", b"application/json"), *headers]
@@ -285,7 +292,7 @@ class Upstream:
             asked.append((b"content-type", b"application/json"))
             body = orjson.dumps(value)
         async with self.stream(method, target, asked, body) as answer:
-            data = await answer.read(MAX_JSON_BYTES)
+            data = await answer.read(max_bytes)
             return answer.status, self._decoded(data), answer.headers
 
     def _decoded(self, data: bytes) -> Any:

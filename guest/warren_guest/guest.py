@@ -2,15 +2,22 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from warren_guest.accounts import Account, Accounts
+from warren_guest.browser.browser import Browser
+from warren_guest.browser.launch import Trust
+from warren_guest.errors import RefusedError
 from warren_guest.events import Events
+from warren_guest.git.guard import Verdict
+from warren_guest.git.places import Places
+from warren_guest.git.service import Git, Surroundings
 from warren_guest.identity import Identity, Machine
 from warren_guest.logs import Ring
 from warren_guest.output import Reader
@@ -40,7 +47,10 @@ class Config:
     user: str
     workspace: str = "/workspace"
     shield: Callable[[], Shield] = field(default=contextlib.nullcontext)
+    git: Places = field(default_factory=Places)
     outputs: str = "/var/lib/warren/outputs"
+    # How the browser learns whom the machine trusts; a developer's own browser is left as it is.
+    browser_trust: Trust | None = None
 
 
 class Guest:
@@ -58,8 +68,12 @@ class Guest:
         self._reaper = Reaper()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
         self.processes = Processes(self._reaper, self._threads, config.shield, self.events.emit)
+        env = functools.partial(self.environment, requested={}, pty=False)
+        self.git = Git(config.git, Surroundings(self.processes, self.accounts, self.in_thread, env))
         outputs = Outputs(config.outputs)
         self.runs = Runs(self.processes, lambda text: self.in_thread(outputs.keep, text))
+        self.git.guard.ask = self._ask_host
+        self.browser = Browser(self, lambda: self.accounts.find(None), config.browser_trust)
 
     def open(self) -> None:
         self._reaper.open()
@@ -72,6 +86,8 @@ class Guest:
     async def close(self) -> None:
         """End everything that was started, and wait until it is gone; but not for what the kernel cannot kill."""
         await self.runs.close()
+        await self.git.close()
+        await self.browser.close()
         await self.processes.close()
         give_up = time.monotonic() + _ENDING_S
         kill_descendants()
@@ -93,6 +109,14 @@ class Guest:
             if not future.cancelled():
                 future.exception()  # seen; nobody is left to be told
             raise
+
+    async def _ask_host(self, event: str, facts: Mapping[str, object]) -> Verdict:
+        """What the host says to an agent that wants to push."""
+        try:
+            answer = await self.runs.ask(event, kind="push", **facts)
+        except RefusedError as error:
+            return Verdict(False, error.message)
+        return Verdict(answer.kind == "approve", answer.text)
 
     def environment(self, account: Account, requested: dict[str, str], *, pty: bool) -> dict[str, str]:
         """What a process of `account` is started with. The last one wins."""

@@ -25,6 +25,7 @@ _HOSTS_BYTES = 1 << 16
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 CA_FOLDER = "/usr/local/share/ca-certificates"
+CA_FILE = "warren.crt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class VirtualMachine:
         text = pem.strip() + "\n"
         for folder in (CA_FOLDER, os.path.dirname(CA_BUNDLE)):  # noqa: PTH120
             os.makedirs(folder, 0o755, exist_ok=True)  # noqa: PTH103
-        write_text(f"{CA_FOLDER}/warren.crt", text)
+        write_text(f"{CA_FOLDER}/{CA_FILE}", text)
         fd = os.open(CA_BUNDLE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             start, end = self._bundle

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from warren_guest import precedence, syscalls
+from warren_guest.browser.launch import Trust
+from warren_guest.git import wrapper
+from warren_guest.git.places import MACHINE
 from warren_guest.guest import PATH, Config
-from warren_guest.identity import CA_BUNDLE, CA_FOLDER, VirtualMachine, set_hostname, write_text
+from warren_guest.identity import CA_BUNDLE, CA_FILE, CA_FOLDER, VirtualMachine, set_hostname, write_text
 from warren_guest.logs import Console
 from warren_guest.server import PeerCheck
 from warren_guest.spawn import OomShield
@@ -32,6 +35,8 @@ ADDRESS, NETMASK, GATEWAY = "172.16.0.2", "255.255.255.252", "172.16.0.1"
 GATEWAY_LLADDR = "02:57:41:52:00:01"
 MTU = 1500
 _OPEN_FILES = 65_536
+
+_POLICIES = "/etc/chromium/policies/managed"
 
 _QUIET = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
 _HOSTS = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
@@ -66,7 +71,10 @@ def become_init() -> Booted:
     shield = _harden()
     random_fd = os.open("/dev/urandom", os.O_RDWR | os.O_CLOEXEC)
     listener, is_served = _listen()
-    return Booted(Config(VirtualMachine(random_fd), USER, shield=shield.lowered), listener, is_served, console)
+    machine = VirtualMachine(random_fd)
+    trust = Trust(f"{CA_FOLDER}/{CA_FILE}", _POLICIES)
+    config = Config(machine, USER, shield=shield.lowered, git=MACHINE, browser_trust=trust)
+    return Booted(config, listener, is_served, console)
 
 
 def _mount_if_missing(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
@@ -153,8 +161,10 @@ def _prepare_files() -> None:
     if Path(CA_BUNDLE).exists():
         os.close(os.open(CA_BUNDLE, os.O_RDWR | os.O_CLOEXEC))
     Path(CA_FOLDER).mkdir(0o755, parents=True, exist_ok=True)
-    (Path(CA_FOLDER) / "warren.crt").touch()
-    (Path(CA_FOLDER) / "warren.crt").unlink()
+    (Path(CA_FOLDER) / CA_FILE).touch()
+    (Path(CA_FOLDER) / CA_FILE).unlink()
+    if not wrapper.install():
+        log.info("git has no wrapper in this image: pushes are its own affair")
     workspace = Path("/workspace")
     if not workspace.exists():
         workspace.mkdir(0o755)

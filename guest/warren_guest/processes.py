@@ -229,6 +229,10 @@ class Processes:
         """For how long no process has been started, has ended, written or read; since our own start if none has."""
         return int((time.monotonic() - self._active_at) * 1000)
 
+    def note_activity(self) -> None:
+        """Something was done through the guest that no process of a caller's shows."""
+        self._note_activity()
+
     def _note_activity(self) -> None:
         self._active_at = time.monotonic()
 

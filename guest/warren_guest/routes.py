@@ -6,11 +6,21 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import unquote
 
-from warren_guest import CONTRACT, VERSION, file_routes, frames, port_routes, run_routes
+from warren_guest import (
+    CONTRACT,
+    VERSION,
+    archive_routes,
+    browser_routes,
+    file_routes,
+    frames,
+    port_routes,
+    run_routes,
+)
 from warren_guest.errors import RefusedError
 from warren_guest.events import CONTENT_TYPE as EVENT_STREAM
 from warren_guest.events import Events
 from warren_guest.fields import bad_field, query_flag, query_number
+from warren_guest.git import routes as git_routes
 from warren_guest.guest import Guest
 from warren_guest.identity import Identity, NewIdentity, parse_identity
 from warren_guest.logs import KEPT
@@ -24,7 +34,7 @@ Handler = Callable[[Guest, Request], Awaitable[AnyAnswer]]
 ProcessHandler = Callable[[Guest, Request, Process], Awaitable[AnyAnswer]]
 H = TypeVar("H")
 # What this guest can do that older ones of the same contract cannot.
-FEATURES = ["run"]
+FEATURES = ["run", "git", "archive", "browser"]
 # Numbers of events and bytes in requests.
 _LARGE = 10**18 - 1
 
@@ -32,7 +42,7 @@ _LARGE = 10**18 - 1
 async def health(guest: Guest, _request: Request) -> Answer:
     identity = guest.identity
     facts = {"contract": CONTRACT, "version": VERSION, "generation": identity.generation, "id": identity.id}
-    strain = {"processes": guest.processes.live, "quiet_ms": guest.processes.quiet_ms}
+    strain = {"processes": guest.processes.live, "quiet_ms": guest.processes.quiet_ms, "workspace": guest.workspace}
     return Answer(to_json({**facts, **strain, "features": FEATURES}))
 
 
@@ -159,6 +169,13 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/files/remove": {"POST": file_routes.remove},
     "/files/watch": {"GET": file_routes.watch},
     "/files/write": {"POST": file_routes.write},
+    **git_routes.ROUTES,
+    **archive_routes.ROUTES,
+    "/browser/open": {"POST": browser_routes.open_page},
+    "/browser/click": {"POST": browser_routes.click},
+    "/browser/type": {"POST": browser_routes.type_text},
+    "/browser/evaluate": {"POST": browser_routes.evaluate},
+    "/browser/close": {"POST": browser_routes.close},
 }
 
 # Below /processes/{pid}; the first one is the process itself.

@@ -167,6 +167,7 @@ class Run:
         ended = self._started.process.outcome
         finished = self._finished
         facts: dict[str, object] = {"exit_code": ended.get("exit_code"), "signal": ended.get("signal")}
+        facts["output_bytes"] = self._output_bytes
         facts["output_tail"] = self._tail.decode("utf-8", "replace") if finished is None else None
         if self._is_over_limit:
             return {"outcome": "failure", "result": None, "error": "output_bytes", **facts}

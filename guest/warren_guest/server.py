@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 from warren_guest.bell import Bell
 from warren_guest.errors import RefusedError
-from warren_guest.wire import DONE, Head, Parser, WireError, to_json
+from warren_guest.wire import DONE, REASONS, Head, Parser, WireError, to_json
 
 log = logging.getLogger(__name__)
 
@@ -27,23 +27,6 @@ _PIPELINED_HIGH = 64 * 1024
 _WRITE_HIGH = 256 * 1024
 # What a refused upload may still send before we hang up: the refusal must reach a client that writes first.
 _DISCARD_LIMIT_S = 5.0
-
-_REASONS = {
-    200: "OK",
-    201: "Created",
-    206: "Partial Content",
-    400: "Bad Request",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    409: "Conflict",
-    413: "Content Too Large",
-    416: "Range Not Satisfiable",
-    429: "Too Many Requests",
-    500: "Internal Server Error",
-    502: "Bad Gateway",
-    507: "Insufficient Storage",
-}
 
 
 class Body:
@@ -392,7 +375,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _head(status: int, content_type: str, headers: dict[str, str], length: int | None, *, keep: bool) -> bytes:
-    lines = [f"HTTP/1.1 {status} {_REASONS[status]}", f"Content-Type: {content_type}"]
+    lines = [f"HTTP/1.1 {status} {REASONS[status]}", f"Content-Type: {content_type}"]
     lines.append("Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}")
     lines += [f"{name}: {value}" for name, value in headers.items()]
     if not keep:

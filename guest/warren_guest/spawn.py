@@ -12,7 +12,7 @@ import subprocess
 import termios
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from warren_guest import frames, syscalls
 from warren_guest.accounts import Account
@@ -39,6 +39,8 @@ class Program:
     stdin: bool = False
     pty: Window | None = None
     no_new_privs: bool = False
+    # Beside the usual three: descriptors of ours by the numbers that it knows them by. They stay ours to close.
+    fds: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -118,6 +120,8 @@ def _start(program: Program, executable: str, stdio: tuple[int, int, int]) -> in
         env=program.env,
         start_new_session=True,
         umask=0o022,
+        # All that we have open is closed by exec: there is nothing to close but what is given, and that must stay.
+        close_fds=not program.fds,
         # System calls that take no lock: safe after a fork, whatever other threads were doing.
         preexec_fn=_before_exec(program),  # noqa: PLW1509
         **identity,
@@ -128,13 +132,30 @@ def _start(program: Program, executable: str, stdio: tuple[int, int, int]) -> in
 
 
 def _before_exec(program: Program) -> Callable[[], None] | None:
-    if program.no_new_privs:
-        return syscalls.forbid_new_privileges()
-    return _take_terminal if program.pty else None
+    """What the new process does before it becomes the program."""
+    if program.pty:
+        return _take_terminal
+    forbid = syscalls.forbid_new_privileges() if program.no_new_privs else None
+    if not program.fds:
+        return forbid
+
+    def prepare() -> None:
+        _take_fds(program.fds)
+        if forbid is not None:
+            forbid()
+
+    return prepare
 
 
 def _take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _take_fds(fds: Mapping[int, int]) -> None:
+    # Out of the way first: one may have the number that another is to get.
+    aside = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(fds) + 1) for number, fd in fds.items()}
+    for number, fd in aside.items():
+        os.dup2(fd, number)
 
 
 def _pipe_plan(

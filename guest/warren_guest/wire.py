@@ -21,6 +21,24 @@ _HEADER_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
+REASONS = {
+    200: "OK",
+    201: "Created",
+    206: "Partial Content",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    409: "Conflict",
+    413: "Content Too Large",
+    416: "Range Not Satisfiable",
+    429: "Too Many Requests",
+    500: "Internal Server Error",
+    502: "Bad Gateway",
+    504: "Gateway Timeout",
+    507: "Insufficient Storage",
+}
+
 
 class WireError(Exception):
     """What arrived is not a request that this server reads. Nothing after it can be understood."""

@@ -7,7 +7,21 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route
 
-from poold.api import admin, commands, files, network, observe, owners, ports, sandboxes, streams, terminal
+from poold.api import (
+    admin,
+    browser,
+    commands,
+    files,
+    network,
+    observe,
+    owners,
+    ports,
+    sandboxes,
+    streams,
+    task_events,
+    tasks,
+    terminal,
+)
 from poold.api.doors import ADMIN, ANYONE, ATTACH, HOST, PORT, READ, TERMINAL, WRITE, Door, SocketDoor
 from poold.api.middleware import Requests
 from poold.api.replies import EXCEPTION_HANDLERS
@@ -15,6 +29,7 @@ from poold.api.services import Services
 from poold.api.tickets import ByOperator, ByTicket
 
 ONE = "/v1/sandboxes/{sandbox_id}"
+TASK = "/v1/tasks/{task_id}"
 OWNER = "/v1/owners/{owner}"
 
 HEALTH = Door("GET", "/healthz", observe.healthz, ANYONE)
@@ -43,6 +58,21 @@ ROUTES: Sequence[Door | SocketDoor] = (
     Door("GET", f"{ONE}/network", network.get, READ),
     Door("PUT", f"{ONE}/network", network.put, WRITE),
     Door("GET", f"{ONE}/egress", network.connections, READ),
+    Door("POST", f"{ONE}/browser/{{action}}", browser.act, WRITE),
+    Door("POST", "/v1/tasks", tasks.create, WRITE, makes_one=True),
+    Door("GET", "/v1/tasks", tasks.listed, READ),
+    Door("GET", TASK, tasks.get, READ),
+    Door("GET", f"{TASK}/events", task_events.of_task, READ),
+    Door("GET", f"{TASK}/steps", tasks.steps_of, READ),
+    Door("GET", f"{TASK}/diff", tasks.diff, READ),
+    Door("GET", f"{TASK}/artifacts", tasks.artifacts, READ),
+    Door("GET", f"{TASK}/artifacts/{{name}}", tasks.artifact, READ),
+    Door("GET", f"{TASK}/archive", tasks.archive, READ),
+    Door("GET", f"{TASK}/request", tasks.asked, WRITE),
+    Door("POST", f"{TASK}/stop", tasks.stop, WRITE),
+    Door("POST", f"{TASK}/pause", tasks.pause, WRITE),
+    Door("POST", f"{TASK}/resume", tasks.resume, WRITE),
+    Door("POST", f"{TASK}/input", tasks.say, WRITE),
     Door("POST", "/v1/sandboxes/states", owners.states, HOST),
     Door("GET", f"{OWNER}/sandboxes", owners.living, HOST),
     Door("GET", f"{OWNER}/reservations", owners.reservations_of, HOST),
@@ -58,6 +88,7 @@ ROUTES: Sequence[Door | SocketDoor] = (
 ATTACH_ROUTES: Sequence[Door | SocketDoor] = (HEALTH, SocketDoor(f"{ONE}/terminal", terminal.attach, ATTACH))
 
 OPERATORS_ROUTES: Sequence[BaseRoute] = (
+    Route(f"{TASK}/retry", tasks.retry, methods=["POST"]),
     Route("/admin/status", admin.status, methods=["GET"]),
     Route("/admin/top", admin.top, methods=["GET"]),
     Route("/admin/pool", admin.set_pool, methods=["PUT"]),

@@ -9,7 +9,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from contract.errors import NotFound
-from contract.ids import sandbox_id
+from contract.ids import sandbox_id, task_id
 from contract.keys import Forbidden
 from contract.tickets import Access, BadTicket, Ticket
 from poold.api.services import Services
@@ -35,7 +35,7 @@ ADMIN: Final = frozenset({Access.ADMIN})
 
 
 class Names(Enum):
-    """The sandbox that a ticket has to name."""
+    """The sandbox or the task that a ticket has to name."""
 
     NONE = auto()
     THE_ASKED_ONE = auto()
@@ -64,12 +64,12 @@ class Rule:
 
     def _check_sandbox(self, ticket: Ticket, asked: Mapping[str, Any]) -> None:
         match self.names:
-            case Names.THE_ASKED_ONE if ticket.sandbox != asked["sandbox_id"]:
-                raise BadTicket("the ticket is for another sandbox")
+            case Names.THE_ASKED_ONE if ticket.sandbox != (asked.get("sandbox_id") or asked.get("task_id")):
+                raise BadTicket(f"the ticket is for another {'sandbox' if 'sandbox_id' in asked else 'task'}")
             case Names.A_NEW_ONE if ticket.sandbox is None:
-                raise BadTicket("the ticket does not name the sandbox to create")
+                raise BadTicket("the ticket does not name the sandbox or the task to create")
             case Names.NONE if ticket.sandbox is not None:
-                raise BadTicket("the ticket is for a sandbox, and this is about none")
+                raise BadTicket("the ticket is for a sandbox or a task, and this is about none")
 
 
 class Door(Route):
@@ -119,17 +119,23 @@ async def _admit(rule: Rule, scope: Scope) -> None:
 
 
 async def _must_own(ticket: Ticket, scope: Scope, found: Services) -> None:
-    """Another's sandbox does not exist, and the operator can see who asked for it. Who may see a port that is public
-    is for the port's route to say.
+    """Another's sandbox or task does not exist, and the operator can see who asked for it. Who may see a port that is
+    public is for the port's route to say.
     """
-    asked = scope["path_params"]["sandbox_id"]
-    owner = await found.sandboxes.owner_of(sandbox_id(asked))
+    what, asked, owner = await _asked(scope["path_params"], found)
     is_anonymous = ticket.access is Access.PORT and not ticket.owner
     if owner != ticket.owner and ticket.access is not Access.ADMIN and not is_anonymous:
-        error = NotFound(f"no sandbox {asked!r}", sandbox=asked)
-        found.refusals.note(scope, error, ticket, why="the sandbox is another owner's")
+        error = NotFound(f"no {what} {asked!r}", **{what: asked})
+        found.refusals.note(scope, error, ticket, why=f"the {what} is another owner's")
         raise error
 
 
+async def _asked(params: Mapping[str, Any], found: Services) -> tuple[str, str, str]:
+    """What a request is about, its id, and whose it is."""
+    if "task_id" in params:
+        return "task", params["task_id"], await found.tasks.owner_of(task_id(params["task_id"]))
+    return "sandbox", params["sandbox_id"], await found.sandboxes.owner_of(sandbox_id(params["sandbox_id"]))
+
+
 def _names(path: str) -> Names:
-    return Names.THE_ASKED_ONE if "{sandbox_id}" in path else Names.NONE
+    return Names.THE_ASKED_ONE if "{sandbox_id}" in path or "{task_id}" in path else Names.NONE

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from contract.ids import SANDBOX
+from contract.ids import SANDBOX, TASK
 from poold.logs import ids
 from poold.metrics import Metrics
 
@@ -41,8 +41,8 @@ class Requests:
             await send(message)
 
         began = time.monotonic()
-        sandbox = SANDBOX.search(scope["path"])
-        with ids(request=request_id, sandbox=sandbox and sandbox[0]):
+        about = SANDBOX.search(scope["path"]) or TASK.search(scope["path"])
+        with ids(request=request_id, sandbox=about and about[0]):
             try:
                 await self._app(scope, receive, tell)
             finally:

@@ -14,7 +14,7 @@ from contract.states import State
 from poold.api.replies import json_reply
 from poold.api.services import Services, services
 from poold.cgroups import Usage
-from poold.ledger import sandboxes
+from poold.ledger import sandboxes, tasks
 from poold.pool import OVERHEAD_MB
 from poold.sandboxes import Live
 
@@ -77,6 +77,8 @@ async def metrics(request: Request) -> Response:
     states = await found.ledger.read(sandboxes.count_by_state)
     for state in State:
         found.metrics.sandboxes.set(states.get(state, 0), state=state)
+    for task_state, count in (await found.ledger.read(tasks.count_by_state)).items():
+        found.metrics.tasks.set(count, state=task_state)
     return Response(found.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -1,5 +1,6 @@
 """What gateways have this host remember for them: books of owners, states of sandboxes, rows for the audit."""
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -8,15 +9,16 @@ from starlette.responses import Response
 
 from contract.errors import BadField, CallerError, PoolExhausted
 from contract.fields import Fields
-from contract.ids import SANDBOX
+from contract.ids import SANDBOX, TASK, home_of, task_of
 from contract.keys import MAX_POOL, Pools
 from contract.models import OWNER, owner_name
+from contract.task_states import FINAL
 from contract.tickets import Access
 from poold.api.middleware import REQUEST_ID
 from poold.api.replies import json_reply, read_body
 from poold.api.services import caller_of, services
 from poold.api.tickets import ticket_of
-from poold.ledger import audit, repeats, reservations, sandboxes, usage
+from poold.ledger import audit, repeats, reservations, sandboxes, tasks, usage
 
 MAX_IDS = 1000
 MAX_BOOK_BYTES = 4 << 20
@@ -93,20 +95,34 @@ async def living(request: Request) -> Response:
     """The owner's sandboxes that have not ended, also those that are just being created."""
     found, owner = services(request), owner_name(request.path_params["owner"])
     making = found.sandboxes.creations.of(owner)
-    rows = {one.id: one.shape for one in await found.ledger.read(lambda db: sandboxes.living(db, owner))}
-    return json_reply({"rows": [_sized(name, shape) for name, shape in (making | rows).items()]})
+    known, at_work = await found.ledger.read(lambda db: (sandboxes.living(db, owner), tasks.living(db, owner)))
+    rows = {one.id: one.shape for one in known}
+    # A task has its room from its beginning, also while it waits for a machine.
+    waiting = {home_of(one.id): one for one in at_work if one.sandbox not in rows}
+    return json_reply({"rows": [_sized(name, shape) for name, shape in (waiting | making | rows).items()]})
 
 
 async def states(request: Request) -> Response:
-    """Of each id its state; null if this host never had it. One that is just being created is `pending`."""
+    """Of each id of a sandbox or a task its state; null if this host never had it.
+
+    A sandbox that is just being created is `pending`, and that of a task that is not over is `running` at least.
+    """
     fields = Fields.parse(await read_body(request))
     ids = fields.text_list("ids", max_chars=64, max_count=MAX_IDS)
     fields.end()
     found = services(request)
     # In this order: what is not being created now has either been written down or not begun.
     making = found.sandboxes.creations.of()
-    known = await found.ledger.read(lambda db: sandboxes.states(db, ids))
-    return json_reply({"states": {name: "pending" if name in making else state for name, state in known.items()}})
+    known, at_work = await found.ledger.read(lambda db: (sandboxes.states(db, ids), tasks.states(db, _tasks(ids))))
+    told = {name: "pending" if name in making else known[name] or at_work.get(name) for name in ids}
+    # The room of a task that is not over is taken, whatever became of the first sandbox that it was to have.
+    told |= {home_of(name): "running" for name, state in at_work.items() if state is not None and state not in FINAL}
+    return json_reply({"states": {name: told[name] for name in ids}})
+
+
+def _tasks(ids: Iterable[str]) -> list[str]:
+    """The tasks that ids of tasks and of sandboxes may be of."""
+    return list(dict.fromkeys(task_of(name) for name in ids if TASK.fullmatch(name) or SANDBOX.fullmatch(name)))
 
 
 async def note(request: Request) -> Response:

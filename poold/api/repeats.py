@@ -34,8 +34,10 @@ from poold.lifetimes import finish
 ASKED = re.compile(r"[0-9a-f]{64}")
 HEADER = "warren-asked"
 REPLAYED = {"Idempotent-Replayed": "true"}
+MADE = (201, 202)
 
-Make = Callable[[], Awaitable[Sandbox]]
+Make = Callable[[], Awaitable[Response]]
+Told = Callable[[], Awaitable[Reply]]
 
 
 def asked_of(request: Request) -> str | None:
@@ -47,25 +49,26 @@ def asked_of(request: Request) -> str | None:
 
 
 def created(sandbox: Sandbox) -> Response:
-    return json_reply(sandbox.view(), 201, _location(sandbox.id))
+    return json_reply(sandbox.view(), 201, location(sandbox.id))
 
 
-async def once(request: Request, sandbox_id: str, asked: str, make: Make) -> Response:
+async def once(request: Request, name: str, asked: str, make: Make, told: Told) -> Response:
     """What `make` comes to, or what it came to before. A client that leaves does not cut it short: it will ask again.
 
-    A repeat that comes while the first is under way waits for it.
+    A repeat that comes while the first is under way waits for it. `name` is the id of what is made, and `told` says
+    what a reply that was not kept must have been, or raises `NotFound` if nothing was made.
     """
     found = services(request)
-    async with found.sandboxes.repeats.of(sandbox_id):
-        reply = await _known(found, sandbox_id, asked)
+    async with found.sandboxes.repeats.of(name):
+        reply = await _known(found, name, asked, told)
         if reply is not None:
-            return _replayed(sandbox_id, reply)
-        return await finish(_first(found, sandbox_id, asked, make))
+            return _replayed(name, reply)
+        return await finish(_first(found, name, asked, make))
 
 
 async def _first(found: Services, sandbox_id: str, asked: str, make: Make) -> Response:
     try:
-        reply = created(await make())
+        reply = await make()
     except WarrenError as error:
         await _keep(found, sandbox_id, asked, Reply(error.status, orjson.dumps(error.body())))
         raise
@@ -77,20 +80,21 @@ async def _keep(found: Services, sandbox_id: str, asked: str, reply: Reply) -> N
     now_ms = found.sandboxes.now_ms()
     keep = partial(replies.keep, sandbox_id=sandbox_id, asked=asked, reply=reply, now_ms=now_ms)
     with contextlib.suppress(WarrenError):  # the disk is full: the sandbox, if there is one, tells a repeat
-        await found.ledger.write(keep, durable=reply.status != 201)  # a success is as durable as its sandbox
+        # A success is as durable as what was made.
+        await found.ledger.write(keep, durable=reply.status not in MADE)
 
 
-async def _known(found: Services, sandbox_id: str, asked: str) -> Reply | None:
+async def _known(found: Services, sandbox_id: str, asked: str, told: Told) -> Reply | None:
     now_ms = found.sandboxes.now_ms()
     reply = await found.ledger.read(lambda db: replies.get(db, sandbox_id, asked, now_ms=now_ms))
     if reply is None:
         with contextlib.suppress(NotFound):
-            reply = _told_by(await found.sandboxes.get(sandbox_id))
+            reply = await told()
             await _keep(found, sandbox_id, asked, reply)
     return reply
 
 
-def _told_by(sandbox: Sandbox) -> Reply:
+def told_by(sandbox: Sandbox) -> Reply:
     """What a create whose reply is lost must have come to."""
     if sandbox.started_ms is not None:
         return Reply(201, orjson.dumps(sandbox.view()))
@@ -100,7 +104,7 @@ def _told_by(sandbox: Sandbox) -> Reply:
 
 
 def _replayed(sandbox_id: str, reply: Reply) -> Response:
-    headers = _location(sandbox_id) if reply.status == 201 else _retry_after(orjson.loads(reply.body))
+    headers = location(sandbox_id) if reply.status in MADE else _retry_after(orjson.loads(reply.body))
     return Response(reply.body, reply.status, {**headers, **REPLAYED}, media_type="application/json")
 
 
@@ -109,5 +113,6 @@ def _retry_after(body: Any) -> dict[str, str]:
     return {} if seconds is None else {"Retry-After": str(seconds)}
 
 
-def _location(sandbox_id: str) -> dict[str, str]:
-    return {"Location": f"/v1/sandboxes/{sandbox_id}"}
+def location(name: str) -> dict[str, str]:
+    """Where what was made is found."""
+    return {"Location": f"/v1/{'tasks' if name.startswith('tk-') else 'sandboxes'}/{name}"}

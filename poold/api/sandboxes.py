@@ -10,15 +10,16 @@ from contract import asked
 from contract.errors import BadField
 from contract.fields import Fields
 from contract.ids import sandbox_id
-from contract.models import MAX_PORT, CreateSandbox, Sandbox
+from contract.models import MAX_PORT, CreateSandbox
 from contract.tickets import Access
 from poold.api.audited import using
 from poold.api.listing import cursor, read_query
-from poold.api.repeats import asked_of, created, once
+from poold.api.repeats import asked_of, created, once, told_by
 from poold.api.replies import json_reply, read_body
 from poold.api.services import asked_id, caller_of, services
 from poold.api.tickets import ticket_of
 from poold.ledger import sandboxes
+from poold.ledger.replies import Reply
 
 MAX_LOG_BYTES = 4 << 20
 
@@ -29,19 +30,22 @@ async def create(request: Request) -> Response:
     new_id = None if ticket is None else sandbox_id(ticket.sandbox or "")
     body, caller = await read_body(request), caller_of(request)
 
-    async def make() -> Sandbox:
+    async def make() -> Response:
         # Not before it is known that this is no repeat: our limits may be others since the first.
-        return await found.sandboxes.create(CreateSandbox.parse(body, found.facts.limits), caller, new_id)
+        return created(await found.sandboxes.create(CreateSandbox.parse(body, found.facts.limits), caller, new_id))
+
+    async def told() -> Reply:
+        return told_by(await found.sandboxes.get(new_id or ""))
 
     if new_id is not None and (key := asked_of(request)) is not None:
-        return await once(request, new_id, key, make)
-    return created(await make())
+        return await once(request, new_id, key, make, told)
+    return await make()
 
 
 async def listed(request: Request) -> Response:
     """Newest first; `next` is the `before` of the next page, or null on the last."""
     wanted = read_query(request, asked.ListAsked.read)
-    one_more = replace(wanted, limit=wanted.limit + 1, owner=_owner(request, wanted.owner))
+    one_more = replace(wanted, limit=wanted.limit + 1, owner=owner_of(request, wanted.owner))
     found = await services(request).sandboxes.listed(partial(sandboxes.listed, **vars(one_more)))
     page = found[: wanted.limit]
     following = cursor(page[-1]) if len(found) > wanted.limit else None
@@ -57,12 +61,12 @@ async def destroy(request: Request) -> Response:
 
 
 async def pause(request: Request) -> Response:
-    await _no_fields(request)
+    await no_fields(request)
     return json_reply((await services(request).sandboxes.pause(asked_id(request), caller_of(request))).view())
 
 
 async def resume(request: Request) -> Response:
-    await _no_fields(request)
+    await no_fields(request)
     return json_reply((await services(request).sandboxes.resume(asked_id(request), caller_of(request))).view())
 
 
@@ -105,12 +109,12 @@ async def logs(request: Request) -> Response:
         return Response(await answer.read(MAX_LOG_BYTES), media_type="text/plain; charset=utf-8")
 
 
-async def _no_fields(request: Request) -> None:
+async def no_fields(request: Request) -> None:
     Fields.parse(await read_body(request)).end()
 
 
-def _owner(request: Request, asked_for: str | None) -> str | None:
-    """Whose sandboxes are listed: the caller's own. An admin and the operator see everybody's, or those of one."""
+def owner_of(request: Request, asked_for: str | None) -> str | None:
+    """Whose are listed: the caller's own. An admin and the operator see everybody's, or those of one."""
     ticket = ticket_of(request)
     if ticket is not None and ticket.access is not Access.ADMIN:
         return ticket.owner

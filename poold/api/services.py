@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
-from contract.ids import sandbox_id
+from contract.ids import sandbox_id, task_id
 from contract.models import Caller, ShapeLimits, owner_name
 from contract.network import Network
 from poold.api.seldom import Seldom
@@ -19,6 +19,7 @@ from poold.pool import Pool
 from poold.reconcile import Recovery
 from poold.sandboxes import Sandboxes
 from poold.strain import Watch
+from poold.tasks import Tasks
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Services:
     facts: Facts
     tickets: Tickets
     refusals: Refusals
+    tasks: Tasks
     full_books: Seldom = field(default_factory=Seldom)  # by owner: reservations that were refused
 
 
@@ -70,3 +72,7 @@ def caller_of(connection: HTTPConnection) -> Caller:
 
 def asked_id(connection: HTTPConnection) -> str:
     return sandbox_id(connection.path_params["sandbox_id"])
+
+
+def asked_task(connection: HTTPConnection) -> str:
+    return task_id(connection.path_params["task_id"])

@@ -225,6 +225,12 @@ def engine(facts: Facts) -> Check:
     return ok("engine", f"QEMU {facts.qemu_version}")
 
 
+def archives(facts: Facts) -> Check:
+    if not facts.has_zstd:
+        return warn("archives", "zstd is not installed: workspaces of tasks are not kept", "apt-get install zstd")
+    return ok("archives", "zstd compresses them")
+
+
 def kvm(facts: Facts) -> Check:
     if facts.kvm_error is not None:
         mend = "switch virtualisation on (in the firmware, or nested in the host above); modprobe kvm_intel or kvm_amd"
@@ -282,6 +288,7 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     inodes,
     clock,
     engine,
+    archives,
     kvm,
     images,
     socket_permissions,

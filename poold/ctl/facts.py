@@ -85,6 +85,7 @@ class Facts:
     is_clock_synchronised: bool | None
     time_keeper: str | None
     qemu_version: str | None
+    has_zstd: bool
     kvm_error: str | None
     images_dir: Path
     images: tuple[str, ...]
@@ -120,6 +121,7 @@ def gather(environ: Mapping[str, str], client: Client, named: Mapping[str, str] 
         is_clock_synchronised=_is_synchronised(),
         time_keeper=_time_keeper(),
         qemu_version=_qemu_version(),
+        has_zstd=shutil.which("zstd") is not None,
         kvm_error=_kvm(),
         images_dir=images_dir,
         images=_images(images_dir),

@@ -23,6 +23,7 @@ exit codes:
 environment:
   POOLD_SOCKET   poold's socket; else $POOLD_RUN_DIR/poold.sock, else /run/warren/poold.sock
   POOLD_REGISTRY the folder that hosts and gateways share, for keys
+  POOLD_SECRETS  the folder of secrets that tasks may ask for
   NO_COLOR       nothing is printed bold or in colour
 """
 SECONDS = "N"
@@ -55,6 +56,7 @@ def build() -> argparse.ArgumentParser:
     _drain(top)
     _rules(_group(top, "rules", "what happens to an owner's sandboxes by itself"))
     _keys(_group(top, "keys", "API keys, in the registry's folder; poold need not run"))
+    _secrets(_group(top, "secrets", "what tasks may ask for by name; poold need not run"))
     _pki(_group(top, "pki", "the cluster's certificates and the keys for tickets; poold need not run"))
     _doctor(top)
     completion = _leaf(top, "completion", "completion.script", "a script that completes words in your shell")
@@ -237,6 +239,20 @@ def _keys(group: Group) -> None:
         parser.add_argument("key", metavar="ID", help="a key's id, or its first characters (4 at least)")
     for parser in (create, listing, revoke, rotate):
         parser.add_argument("--registry", metavar="DIR", help="the registry's folder (POOLD_REGISTRY)")
+
+
+def _secrets(group: Group) -> None:
+    put = _leaf(group, "set", "secrets.put", "set one; its value is read from standard input")
+    remove = _leaf(group, "rm", "secrets.rm", "remove one")
+    listing = _leaf(group, "ls", "secrets.ls", "list their names, and what is wrong with one")
+    for parser in (put, remove):
+        parser.add_argument("name", metavar="NAME", help="as the agent's variable: A-Z, 0-9 and _")
+        parser.add_argument(
+            "--owner", required=True, metavar="OWNER", help="whose tasks may ask for it; all: everybody's"
+        )
+    listing.add_argument("--owner", metavar="OWNER", help="only of this owner")
+    for parser in (put, remove, listing):
+        parser.add_argument("--dir", metavar="DIR", help="the folder of secrets (POOLD_SECRETS)")
 
 
 def _pki(group: Group) -> None:

@@ -4,6 +4,7 @@ One thread writes; writes that wait at the same time share one commit, and each 
 wait for it. One module per subject, one function per question, SQL in plain sight, no await inside a transaction:
 
 - `sandboxes`, `events`, `audit`, `usage`, `rules`: what is and what happened
+- `tasks`, `steps`, `questions`, `artifacts`, `webhooks`: what agents are to do, did, asked and left, and who is told
 - `reservations`, `repeats`, `replies`: what gateways have this host remember
 - `retention`: what is removed, and when
 - `care`: backup and check

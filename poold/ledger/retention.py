@@ -1,6 +1,7 @@
 """What is removed, and when.
 
-- A sandbox that has ended, and its events, after `Keep.ended_days`.
+- A sandbox that has ended, and its events, after `Keep.ended_days`. A task likewise, with its steps, its questions and
+  what is known of its files; the files go when somebody who knows the store has seen that they are forgotten.
 - Audit rows after `Keep.audit_days`, from the old end on; the anchor moves along, so what is left still verifies.
   Runs (`usage`) that ended so long ago go with them.
 - What is kept for repeated requests (`repeats`, `replies`), after a day.
@@ -21,6 +22,7 @@ from poold.ledger.repeats import KEPT_MS
 
 DAY_MS = 24 * 3600 * 1000
 BATCH = 500  # rows of each kind that one sweep removes: some milliseconds
+STEPS_OF_A_TASK = 50  # that go with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Swept:
     repeats: int = 0  # of idempotency keys and of replies
     reservations: int = 0  # of closed books
     proxies: int = 0
+    tasks: int = 0
 
     @property
     def done(self) -> bool:
@@ -65,7 +68,8 @@ def sweep(db: sqlite3.Connection, keep: Keep, *, now_ms: int, batch: int = BATCH
     repeats = _remove_repeats(db, now_ms - KEPT_MS, batch)
     reservations = _remove_closed_books(db, keep.ended_until_ms(now_ms), batch)
     proxies = _remove_proxies(db, keep.ended_until_ms(now_ms), batch)
-    swept = Swept(sandboxes, events, rows, runs, repeats, reservations, proxies)
+    tasks = _forget_tasks(db, keep.ended_until_ms(now_ms), max(1, batch // STEPS_OF_A_TASK))
+    swept = Swept(sandboxes, events, rows, runs, repeats, reservations, proxies, tasks)
     if not swept.done:
         audit.add(db, audit.Entry(at_ms=now_ms, action="ledger.sweep", detail=asdict(swept)))
     return swept
@@ -90,6 +94,27 @@ def _forget(db: sqlite3.Connection, until_ms: int, batch: int) -> int:
     db.executemany("INSERT OR IGNORE INTO forgotten (stream) VALUES (?)", ids)
     db.executemany("DELETE FROM sandboxes WHERE id = ?", ids)
     return len(ids)
+
+
+def _forget_tasks(db: sqlite3.Connection, until_ms: int, batch: int) -> int:
+    """Tasks of which nothing is left to do, longest ago first. What belongs to a row goes with it."""
+    rows = db.execute(
+        "SELECT id FROM tasks WHERE ended_ms < ? AND phase = 'done' ORDER BY ended_ms LIMIT ?", (until_ms, batch)
+    ).fetchall()
+    ids = [(row[0],) for row in rows]
+    for table, column in (("forgotten", "stream"), ("forgotten_files", "task")):
+        db.executemany(f"INSERT OR IGNORE INTO {table} ({column}) VALUES (?)", ids)  # noqa: S608 — constants
+    db.executemany("DELETE FROM tasks WHERE id = ?", ids)
+    return len(ids)
+
+
+def forgotten_files(db: sqlite3.Connection) -> list[str]:
+    """Tasks that are forgotten and whose files may still be there."""
+    return [row[0] for row in db.execute("SELECT task FROM forgotten_files LIMIT ?", (BATCH,))]
+
+
+def removed_files(db: sqlite3.Connection, ids: Iterable[str]) -> None:
+    db.executemany("DELETE FROM forgotten_files WHERE task = ?", [(each,) for each in ids])
 
 
 def _remove_forgotten(db: sqlite3.Connection, batch: int) -> int:

@@ -112,6 +112,7 @@ def set_expiry(
     timeout_sec: int,
     now_ms: int,
     *,
+    on_timeout: str | None = None,
     request: str | None = None,
 ) -> Sandbox:
     """Give the sandbox another end of its time, or raise `WrongState` if it has ended."""
@@ -119,11 +120,13 @@ def set_expiry(
     if state in ENDED:
         raise WrongState(f"sandbox {sandbox_id} is {state}: it has no time left to change", state=state)
     row = db.execute(
-        "UPDATE sandboxes SET expires_ms = ?, timeout_sec = ? WHERE id = ? RETURNING *",
-        (expires_ms, timeout_sec, sandbox_id),
+        "UPDATE sandboxes SET expires_ms = ?, timeout_sec = ?, on_timeout = coalesce(?, on_timeout)"
+        " WHERE id = ? RETURNING *",
+        (expires_ms, timeout_sec, on_timeout, sandbox_id),
     ).fetchone()
     after = _sandbox(row)
-    told = {"expires_ms": expires_ms, "timeout_sec": timeout_sec}
+    told: dict[str, Any] = {"expires_ms": expires_ms, "timeout_sec": timeout_sec}
+    told |= {} if on_timeout is None else {"on_timeout": on_timeout}
     _record(db, after, "timeout", told, action="timeout", noted=told, now_ms=now_ms, request=request)
     return after
 

@@ -5,9 +5,9 @@ end, and every wait has a limit. What a guest does wrong becomes `GuestError` he
 and what it refuses `GuestRefused`; nothing else leaves this room.
 """
 
-from poold.link.events import GuestEvent, read_events
-from poold.link.guest import Guest
+from poold.link.events import DOTTED_KIND, GuestEvent, read_events
+from poold.link.guest import FAR_AWAY, Guest
 from poold.link.http import Answer, Body
 from poold.link.tunnel import Tunnel
 
-__all__ = ["Answer", "Body", "Guest", "GuestEvent", "Tunnel", "read_events"]
+__all__ = ["DOTTED_KIND", "FAR_AWAY", "Answer", "Body", "Guest", "GuestEvent", "Tunnel", "read_events"]

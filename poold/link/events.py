@@ -12,6 +12,8 @@ from poold.errors import GuestError
 MAX_EVENT_BYTES = 256 << 10  # a command line may have 128 KiB
 MAX_NUMBER = 1 << 53
 KIND = re.compile(r"[a-z_]{1,32}")
+# Of an agent's run. In the timeline of a sandbox no guest's event has a point: there, what has one is the host's.
+DOTTED_KIND = re.compile(r"[a-z_]{1,32}(?:\.[a-z_]{1,32})?")
 GAP = "gap"  # the one kind without a number: some events before it are lost
 
 
@@ -24,8 +26,10 @@ class GuestEvent:
     data: dict[str, Any]
 
 
-async def read_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[list[GuestEvent], None]:
-    """The events of a stream in batches, as they arrive. Raises `GuestError` for what is none."""
+async def read_events(
+    chunks: AsyncIterator[bytes], kinds: re.Pattern[str] = KIND
+) -> AsyncGenerator[list[GuestEvent], None]:
+    """The events of a stream in batches, as they arrive. Raises `GuestError` for what is none, or of no such kind."""
     waiting = bytearray()
     async for chunk in chunks:
         # Only what is new is searched and only what is whole is copied: a guest may send byte by byte.
@@ -36,11 +40,11 @@ async def read_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[list[Guest
         del waiting[: end + 2 if end >= 0 else 0]
         if len(waiting) > MAX_EVENT_BYTES:
             raise GuestError(f"an event of the guest is longer than {MAX_EVENT_BYTES} bytes")
-        if found := [event for event in map(_event, blocks) if event is not None]:
+        if found := [event for event in (_event(block, kinds) for block in blocks) if event is not None]:
             yield found
 
 
-def _event(block: bytes) -> GuestEvent | None:
+def _event(block: bytes, kinds: re.Pattern[str]) -> GuestEvent | None:
     """None for a comment."""
     fields: dict[str, str] = {}
     for line in block.decode("utf-8", "replace").split("\n"):
@@ -49,7 +53,7 @@ def _event(block: bytes) -> GuestEvent | None:
             fields[name] = value
     if not fields:
         return None
-    number, kind = _number(fields.get("id")), _kind(fields.get("event", ""))
+    number, kind = _number(fields.get("id")), _kind(fields.get("event", ""), kinds)
     if (number is None) != (kind == GAP):
         raise GuestError(f"an event of the guest of the kind {kind!r} has {'no' if number is None else 'a'} number")
     return GuestEvent(number, kind, _data(fields.get("data", "{}")))
@@ -63,8 +67,8 @@ def _number(text: str | None) -> int | None:
     return int(text)
 
 
-def _kind(text: str) -> str:
-    if not KIND.fullmatch(text):
+def _kind(text: str, kinds: re.Pattern[str]) -> str:
+    if not kinds.fullmatch(text):
         raise GuestError("an event of the guest has no kind")
     return text
 

@@ -23,6 +23,8 @@ MAX_IDLE = 2  # connections kept for the next call
 CALLERS_FAULT = frozenset({400, 403, 404, 405, 409, 413, 416, 429, 507})
 
 CODE = re.compile(r"[a-z_]{1,64}")
+FACTS = ("rail", "reason")  # that a refusal may have besides
+FAR_AWAY = CALLERS_FAULT | {502}  # of what a guest does elsewhere for us, as a clone: the other side may have failed
 
 Dial = Callable[[], Awaitable[socket.socket]]
 Observe = Callable[[float], None]
@@ -66,10 +68,12 @@ class Guest:
         headers: Mapping[str, str] | None = None,
         body: Body | None = None,
         limit_s: float | None = ANSWER_LIMIT_S,
+        refusals: Set[int] = CALLERS_FAULT,
     ) -> AsyncIterator[Answer]:
         """Send a request and give its answer, once the head is there. Raises `GuestRefused` if it is a refusal.
 
         The head must come within `limit_s` of the request's end; None if that is for the sandbox's program to decide.
+        `refusals` are the statuses that may be a refusal: with any other it is the guest that failed.
         After the block the connection is kept for the next call, or closed if anything of this one is left.
         """
         connection = await self._connection()
@@ -77,7 +81,7 @@ class Guest:
             await connection.send(method, target, headers or {}, body)
             answer = await self._head(connection, method, target, limit_s)
             if answer.status >= 300:
-                raise _refusal(answer.status, await answer.read(MAX_JSON_BYTES))
+                raise _refusal(answer.status, await answer.read(MAX_JSON_BYTES), refusals)
             yield answer
         finally:
             self._put_back(connection)
@@ -180,7 +184,7 @@ def _no_tunnel(status: int, body: bytes) -> WarrenError:
     """Why a guest has not connected us to a port."""
     if status == 404:
         return GuestTooOld("the sandbox was made before ports could be reached; a new one has them")
-    return _refusal(status, body, CALLERS_FAULT | {502})
+    return _refusal(status, body, FAR_AWAY)
 
 
 def _refusal(status: int, body: bytes, callers_fault: Set[int] = CALLERS_FAULT) -> WarrenError:
@@ -192,4 +196,10 @@ def _refusal(status: int, body: bytes, callers_fault: Set[int] = CALLERS_FAULT) 
         return GuestError(f"the guest answered with status {status} and no reason")
     if status not in callers_fault or not CODE.fullmatch(code):
         return GuestError(f"the guest answered with status {status}: {message}")
-    return GuestRefused(status, code, message)
+    return GuestRefused(status, code, message, **_facts(told))
+
+
+def _facts(told: Mapping[str, Any]) -> dict[str, str]:
+    """What a refusal says besides, if it is a word."""
+    facts = {name: told.get(name) for name in FACTS}
+    return {name: value for name, value in facts.items() if isinstance(value, str) and CODE.fullmatch(value)}

@@ -73,6 +73,7 @@ class Places:
         self._new_machine_id = new_machine_id
         self.memory_budget_mb = memory_budget_mb
         self.memory_left_mb = memory_budget_mb
+        self.on_room: Callable[[], None] = lambda: None  # called whenever a place was given back
 
     @property
     def free(self) -> int:
@@ -114,3 +115,4 @@ class Places:
             place.is_taken = True
             raise
         self.memory_left_mb += place.shape.memory_mb + OVERHEAD_MB
+        self.on_room()

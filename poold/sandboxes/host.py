@@ -162,10 +162,12 @@ class Sandboxes:
         async with self._turns.of(sandbox_id):
             return await finish(self._destroy(sandbox_id, caller, reason))
 
-    async def set_timeout(self, sandbox_id: str, timeout_sec: int, caller: Caller = BY_ITSELF) -> Sandbox:
-        """Move the sandbox's deadline to `timeout_sec` from now."""
+    async def set_timeout(
+        self, sandbox_id: str, timeout_sec: int, caller: Caller = BY_ITSELF, on_timeout: str | None = None
+    ) -> Sandbox:
+        """Move the sandbox's deadline to `timeout_sec` from now; `on_timeout`: and let something else happen then."""
         at_ms = self.now_ms() + 1000 * timeout_sec
-        change = partial(sandboxes.set_expiry, expires_ms=at_ms, timeout_sec=timeout_sec)
+        change = partial(sandboxes.set_expiry, expires_ms=at_ms, timeout_sec=timeout_sec, on_timeout=on_timeout)
         return await self._change(sandbox_id, change, caller)
 
     async def set_public(self, sandbox_id: str, port: int, public: bool, caller: Caller = BY_ITSELF) -> Sandbox:

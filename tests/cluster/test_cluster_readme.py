@@ -14,7 +14,8 @@ SCRIPT = "print('from the script')\nopen('/workspace/out.txt', 'w').write('what 
 def test_the_commands_of_the_readme_work(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
-    commands = "".join(block for block in BLOCK.findall((ROOT / "README.md").read_text()) if "$ID" in block)
+    blocks = BLOCK.findall((ROOT / "README.md").read_text())
+    commands = "".join(block for block in blocks if "$ID" in block or "warren run" in block)
     environment = {
         "HOME": str(tmp_path),
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -26,5 +27,5 @@ def test_the_commands_of_the_readme_work(cluster: Cluster, tmp_path: Path) -> No
     argv = cluster.net.inside(ME, ["bash", "-c", f"set -eu\n{commands}"])
     done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
-    for expected in ("Linux sb-", "from the script", "what it wrote", "from curl", '"state":"stopped"'):
+    for expected in ("Linux sb-", "from the script", "what it wrote", "from curl", '"state":"stopped"', "Say hello", "completed"):
         assert expected in done.stdout, done.stdout

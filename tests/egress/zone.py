@@ -75,6 +75,7 @@ class Zone:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
+        self.addresses = dict(ADDRESSES)
         self._times: Counter[str] = Counter()
 
     def begin_again(self) -> None:
@@ -87,7 +88,7 @@ class Zone:
         kind = int.from_bytes(packet[end : end + 2], "big")
         self.asked.append((name, kind))
         records = self._records(name, kind)
-        code = 0 if records or name in ADDRESSES or name in FICKLE else NXDOMAIN
+        code = 0 if records or name in self.addresses or name in FICKLE else NXDOMAIN
         head = struct.pack("!HHHHHH", number, 0x8580 | (flags & 0x0100) | code, 1, len(records), 0, 0)
         return head + packet[12 : end + 4] + b"".join(records)
 
@@ -103,7 +104,7 @@ class Zone:
         if name in FICKLE:
             self._times[name] += kind == KIND_A
             return [FICKLE[name][self._times[name] > 1]]
-        return ADDRESSES.get(name, ())
+        return self.addresses.get(name, ())
 
 
 @contextlib.contextmanager

@@ -21,8 +21,8 @@ SECONDS = int(os.environ.get("WARREN_FUZZ_S", "60"))
 HERE = Path(__file__).parent
 SLOTS = 8
 BASE_UID = 320_000  # nobody else's
-# Four machines of the usual shape: two that the fuzzer keeps, and two that it has just made.
-POOLS = Pools(vcpus=4, memory_mb=1024, disk_mb=1 << 16)
+# Seven machines of the usual shape: two that the fuzzer keeps, two that it has just made, and three of tasks.
+POOLS = Pools(vcpus=7, memory_mb=7 * 256, disk_mb=1 << 16)
 
 
 @pytest.fixture

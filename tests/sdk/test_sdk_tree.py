@@ -137,3 +137,28 @@ def test_pieces_are_read_as_one_file(pieces: list[bytes], counts: list[int]) -> 
     read = b"".join(source.read(count) for count in counts)
     assert b"".join(pieces).startswith(read)
     assert read + source.read(10_000) == b"".join(pieces)
+
+
+def test_a_link_that_leads_out_through_another_one_is_left_out(tmp_path: Path) -> None:
+    data = tar_of(("a/b/f", b"", "", FILE), ("a/b/up", None, "../..", LINK), ("a/b/out", None, "up/../secret", LINK))
+    (tmp_path / "secret").write_text("mine")
+    told = unpacked(data, tmp_path / "in")
+    assert told == ["left out: 'a/b/out' is a link to 'up/../secret', which leads elsewhere"]
+    assert sorted(path.name for path in (tmp_path / "in/a/b").iterdir()) == ["f", "up"]
+
+
+def test_a_second_name_of_a_file_is_one_here_too(tmp_path: Path) -> None:
+    data = tar_of(("d/f", b"same", "", FILE), ("e/g", None, "./d/f", HARD), ("h", None, "../x", HARD))
+    (tmp_path / "x").write_text("mine")
+    told = unpacked(data, tmp_path / "in")
+    assert (tmp_path / "in/e/g").samefile(tmp_path / "in/d/f")
+    assert told == ["left out: 'h' is neither a file nor a folder"]
+
+
+def test_a_second_name_of_what_was_here_before_is_none(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (tmp_path / "secret").write_text("mine")
+    (folder / "f").symlink_to(tmp_path / "secret")
+    assert len(unpacked(tar_of(("g", None, "f", HARD)), folder)) == 1
+    assert not (folder / "g").exists()

@@ -8,6 +8,7 @@ with Warren() as warren, warren.create(image="python") as sandbox:
 
 from warren.__about__ import __version__
 from warren.aio import AsyncSandbox, AsyncWarren
+from warren.aio_tasks import AsyncTask
 from warren.client import Sandbox, Warren
 from warren.errors import (
     BadKey,
@@ -49,10 +50,14 @@ from warren.models import (
     Within,
 )
 from warren.retries import Retries
+from warren.task_models import Artifact, Diff, Question, Step, TaskEvent, TaskFailed, TaskInfo, Usage, View
+from warren.tasks import Task
 from warren.terminals import AsyncTerminal, Terminal
 
 __all__ = [
+    "Artifact",
     "AsyncSandbox",
+    "AsyncTask",
     "AsyncTerminal",
     "AsyncWarren",
     "BadKey",
@@ -63,6 +68,7 @@ __all__ = [
     "Connection",
     "Corrupted",
     "DeadlinePassed",
+    "Diff",
     "Event",
     "Exited",
     "FaultError",
@@ -76,6 +82,7 @@ __all__ = [
     "NotFound",
     "PoolExhausted",
     "ProtocolError",
+    "Question",
     "RateLimited",
     "Reach",
     "Result",
@@ -85,11 +92,18 @@ __all__ = [
     "Started",
     "Stderr",
     "Stdout",
+    "Step",
     "StreamBroken",
+    "Task",
+    "TaskEvent",
+    "TaskFailed",
+    "TaskInfo",
     "Terminal",
     "Ticket",
     "Transfer",
     "Unreachable",
+    "Usage",
+    "View",
     "Warren",
     "WarrenError",
     "Within",

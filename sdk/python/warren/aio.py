@@ -2,17 +2,19 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Unpack
 
 from warren import calls, config, flows, terminals
+from warren.aio_tasks import AsyncBrowser, AsyncTasks
 from warren.calls import Command, CreateOptions, NetworkAsked, RunOptions
 from warren.client import TIMEOUT_S, AllKeys
-from warren.errors import StreamBroken, Unreachable, WarrenError
-from warren.flows import Carried, Collected, Download, Execution, Following, Kind, Numbered, Progress, Source, Upload
+from warren.errors import StreamBroken, WarrenError
+from warren.flows import Collected, Execution, Following, Kind, Numbered, Progress, Source, Upload
 from warren.lines import AsyncLine
-from warren.models import Connection, Event, Info, NewKey, Page, Reach, Result, Said, Transfer
+from warren.listings import AsyncListing
+from warren.models import Connection, Event, Info, NewKey, Reach, Result, Said, Transfer
 from warren.retries import Retries
 from warren.terminals import AsyncTerminal
 
@@ -31,6 +33,7 @@ class AsyncWarren:
     ) -> None:
         self._line = AsyncLine(config.resolve(url, key, ca), timeout_s, retries or Retries())
         self.keys = AsyncKeys(self._line)
+        self.tasks = AsyncTasks(self._line)
 
     async def create(
         self, image: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[CreateOptions]
@@ -46,10 +49,11 @@ class AsyncWarren:
         metadata: Mapping[str, str] | None = None,
         image: str | None = None,
         owner: str | None = None,
-    ) -> "AsyncListing":
+    ) -> "AsyncListing[Info, AsyncSandbox]":
         """For `async for`."""
         return AsyncListing(
-            self._line, lambda before: self._line.send(calls.listed(state, metadata, image, owner, before))
+            lambda before: self._line.send(calls.listed(state, metadata, image, owner, before)),
+            lambda info: AsyncSandbox(self._line, info),
         )
 
     async def hosts(self) -> list[dict[str, Any]]:
@@ -68,31 +72,16 @@ class AsyncWarren:
         await self.close()
 
 
-class AsyncListing:
-    """Sandboxes of all pages. `incomplete` names the hosts that could not be asked so far."""
-
-    def __init__(self, line: AsyncLine, fetch: Callable[[str | None], Awaitable[Page[Info]]]) -> None:
-        self.incomplete: set[str] = set()
-        self._line, self._fetch = line, fetch
-
-    async def __aiter__(self) -> AsyncIterator["AsyncSandbox"]:
-        before = None
-        while True:
-            page = await self._fetch(before)
-            self.incomplete |= set(page.incomplete)
-            for info in page.rows:
-                yield AsyncSandbox(self._line, info)
-            before = page.next
-            if before is None:
-                return
-
-
 class AsyncSandbox:
     """A sandbox. As a block, it is destroyed at the block's end. `info` is what was told of it last."""
 
     def __init__(self, line: AsyncLine, info: Info) -> None:
         self._line = line
         self.info = info
+
+    @property
+    def browser(self) -> AsyncBrowser:
+        return AsyncBrowser(self._line, self.id)
 
     @property
     def id(self) -> str:
@@ -186,14 +175,7 @@ class AsyncSandbox:
         progress: Progress | None = None,
         sha256: str | None = None,
     ) -> Transfer:
-        async with self._line.open(calls.download(self.id, path, user)) as (headers, pieces):
-            with contextlib.closing(Download(target)) as download:
-                carried = Carried(progress, flows.total_of(headers))
-                async for piece in pieces:
-                    await asyncio.to_thread(download.write, carried.saw(piece))
-                done = carried.done(sha256=sha256)
-                download.keep()
-        return done
+        return await self._line.download(calls.download(self.id, path, user), target, progress, sha256)
 
     def events(self, after: int = 0, *, follow: bool = True) -> AsyncGenerator[Event, None]:
         return self._followed(flows.EVENTS, after, follow=follow)
@@ -212,23 +194,12 @@ class AsyncSandbox:
     async def open_connections(self) -> list[Connection]:
         return await self._line.send(calls.open_egress(self.id))
 
-    async def _followed(self, kind: Kind[Numbered], after: int, *, follow: bool) -> AsyncGenerator[Numbered, None]:
+    def _followed(self, kind: Kind[Numbered], after: int, *, follow: bool) -> AsyncGenerator[Numbered, None]:
         following = Following(kind, self.id, after, self._line.retries)
-        while follow:
-            try:
-                async with self._line.open(following.call()) as (_, pieces):
-                    async for piece in pieces:
-                        for one in following.feed(piece):
-                            yield one
-                if (await self.refresh()).is_over:
-                    break
-                wait_s = following.ended_early()
-            except Unreachable as error:
-                wait_s = following.wait_s(error)
-            await asyncio.sleep(wait_s)
-        while page := await self._line.send(following.page()):
-            for one in following.new(page):
-                yield one
+        return self._line.follow(following, self._is_over if follow else None)
+
+    async def _is_over(self) -> bool:
+        return (await self.refresh()).is_over
 
     async def logs(self, lines: int = 200) -> str:
         return await self._line.send(calls.logs(self.id, lines))

@@ -112,13 +112,13 @@ def refusal(reply: Reply) -> WarrenError:
 
 def create(image: str | None, options: CreateOptions, idempotency_key: str | None = None) -> Call[Info]:
     """It has a key of its own, so that a second try gives the same sandbox."""
-    body = _given({"image": image, **options, "network": _network(options.get("network"))})
+    body = given({"image": image, **options, "network": network_of(options.get("network"))})
     headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
     return Call("POST", SANDBOXES, _info, body=body, headers=headers, is_repeatable=True)
 
 
 def get(sandbox: str) -> Call[Info]:
-    return Call("GET", _one(sandbox), _info, is_repeatable=True)
+    return Call("GET", one(sandbox), _info, is_repeatable=True)
 
 
 def listed(
@@ -131,121 +131,121 @@ def listed(
     state = states if isinstance(states, str | None) else ",".join(states)
     asked = {"state": state, "image": image, "owner": owner, "before": before, "limit": MAX_PAGE}
     asked |= {f"metadata.{name}": value for name, value in (metadata or {}).items()}
-    return Call("GET", SANDBOXES, _page, query=_query(asked), is_repeatable=True)
+    return Call("GET", SANDBOXES, _page, query=query_of(asked), is_repeatable=True)
 
 
 def kill(sandbox: str) -> Call[Info]:
-    return Call("DELETE", _one(sandbox), _info, is_repeatable=True)
+    return Call("DELETE", one(sandbox), _info, is_repeatable=True)
 
 
 def pause(sandbox: str) -> Call[Info]:
-    return Call("POST", f"{_one(sandbox)}/pause", _info)
+    return Call("POST", f"{one(sandbox)}/pause", _info)
 
 
 def resume(sandbox: str) -> Call[Info]:
-    return Call("POST", f"{_one(sandbox)}/resume", _info)
+    return Call("POST", f"{one(sandbox)}/resume", _info)
 
 
 def extend(sandbox: str, timeout_sec: int) -> Call[Info]:
-    return Call("POST", f"{_one(sandbox)}/timeout", _info, body={"timeout_sec": timeout_sec})
+    return Call("POST", f"{one(sandbox)}/timeout", _info, body={"timeout_sec": timeout_sec})
 
 
 def logs(sandbox: str, lines: int) -> Call[str]:
-    return Call("GET", f"{_one(sandbox)}/logs", _text, query=_query({"lines": lines}), is_repeatable=True)
+    return Call("GET", f"{one(sandbox)}/logs", text_of, query=query_of({"lines": lines}), is_repeatable=True)
 
 
 def execute(sandbox: str, cmd: Command, options: RunOptions) -> Call[None]:
     """Never sent twice: nobody but the caller knows whether it may run again."""
-    body = _given({"cmd": cmd if isinstance(cmd, str) else list(cmd), **options})
-    query = _query({"encoding": "base64"})
-    return Call("POST", f"{_one(sandbox)}/exec", _nothing, query=query, body=body, headers={"Accept": EVENT_STREAM})
+    body = given({"cmd": cmd if isinstance(cmd, str) else list(cmd), **options})
+    query = query_of({"encoding": "base64"})
+    return Call("POST", f"{one(sandbox)}/exec", nothing, query=query, body=body, headers={"Accept": EVENT_STREAM})
 
 
 def events(sandbox: str, after: int) -> Call[list[Event]]:
-    query = _query({"after": after, "limit": MAX_PAGE})
-    return Call("GET", f"{_one(sandbox)}/events", _events, query=query, is_repeatable=True)
+    query = query_of({"after": after, "limit": MAX_PAGE})
+    return Call("GET", f"{one(sandbox)}/events", _events, query=query, is_repeatable=True)
 
 
 def event_stream(sandbox: str, after: int) -> Call[None]:
     headers = {"Accept": EVENT_STREAM, "Last-Event-ID": str(after)}
-    return Call("GET", f"{_one(sandbox)}/events", _nothing, headers=headers, is_repeatable=True)
+    return Call("GET", f"{one(sandbox)}/events", nothing, headers=headers, is_repeatable=True)
 
 
 def network(sandbox: str) -> Call[Reach]:
-    return Call("GET", f"{_one(sandbox)}/network", _reach, is_repeatable=True)
+    return Call("GET", f"{one(sandbox)}/network", _reach, is_repeatable=True)
 
 
 def set_network(sandbox: str, asked: NetworkAsked) -> Call[Info]:
-    return Call("PUT", f"{_one(sandbox)}/network", _info, body=_network(asked), is_repeatable=True)
+    return Call("PUT", f"{one(sandbox)}/network", _info, body=network_of(asked), is_repeatable=True)
 
 
 def egress(sandbox: str, after: int, verdict: str | None = None) -> Call[list[Connection]]:
-    query = _query({"after": after, "limit": MAX_PAGE, "verdict": verdict})
-    return Call("GET", f"{_one(sandbox)}/egress", _connections("rows"), query=query, is_repeatable=True)
+    query = query_of({"after": after, "limit": MAX_PAGE, "verdict": verdict})
+    return Call("GET", f"{one(sandbox)}/egress", _connections("rows"), query=query, is_repeatable=True)
 
 
 def egress_stream(sandbox: str, after: int, verdict: str | None = None) -> Call[None]:
     headers = {"Accept": EVENT_STREAM, "Last-Event-ID": str(after)}
-    query = _query({"verdict": verdict})
-    return Call("GET", f"{_one(sandbox)}/egress", _nothing, query=query, headers=headers, is_repeatable=True)
+    query = query_of({"verdict": verdict})
+    return Call("GET", f"{one(sandbox)}/egress", nothing, query=query, headers=headers, is_repeatable=True)
 
 
 def open_egress(sandbox: str) -> Call[list[Connection]]:
     """Those that are open now, without those that are over."""
-    query = _query({"after": MAX_NUMBER, "limit": 1})
-    return Call("GET", f"{_one(sandbox)}/egress", _connections("open"), query=query, is_repeatable=True)
+    query = query_of({"after": MAX_NUMBER, "limit": 1})
+    return Call("GET", f"{one(sandbox)}/egress", _connections("open"), query=query, is_repeatable=True)
 
 
 def download(sandbox: str, path: str, user: str | None) -> Call[None]:
-    query = _query({"path": path, "user": user})
-    return Call("GET", f"{_one(sandbox)}/files", _nothing, query=query, is_repeatable=True)
+    query = query_of({"path": path, "user": user})
+    return Call("GET", f"{one(sandbox)}/files", nothing, query=query, is_repeatable=True)
 
 
 def upload(sandbox: str, path: str, user: str | None, mode: int | None, size: int | None) -> Call[int]:
     """How many bytes arrived. It may be repeated if its source can be read again: who sends it knows."""
-    query = _query({"path": path, "user": user, "mode": None if mode is None else f"{mode:04o}"})
+    query = query_of({"path": path, "user": user, "mode": None if mode is None else f"{mode:04o}"})
     headers = {"Content-Type": "application/octet-stream"}
     if size is not None:
         headers["Content-Length"] = str(size)
-    return Call("PUT", f"{_one(sandbox)}/files", _bytes, query=query, headers=headers)
+    return Call("PUT", f"{one(sandbox)}/files", _bytes, query=query, headers=headers)
 
 
 def attach(sandbox: str) -> Call[Ticket]:
-    return Call("POST", f"{_one(sandbox)}/attach", lambda reply: read(Ticket, reply.json()))
+    return Call("POST", f"{one(sandbox)}/attach", lambda reply: read(Ticket, reply.json()))
 
 
 def terminal_query(
     pid: int | None, cols: int, rows: int, user: str | None, cmd: str | None
 ) -> tuple[tuple[str, str], ...]:
     if pid is not None:
-        return _query({"pid": pid, "after": 0})
-    return _query({"cols": cols, "rows": rows, "user": user, "cmd": cmd})
+        return query_of({"pid": pid, "after": 0})
+    return query_of({"cols": cols, "rows": rows, "user": user, "cmd": cmd})
 
 
 def terminal_path(sandbox: str) -> str:
-    return f"{_one(sandbox)}/terminal"
+    return f"{one(sandbox)}/terminal"
 
 
 def publish(sandbox: str, port: int, *, public: bool) -> Call[Info]:
-    return Call("PUT", f"{_one(sandbox)}/ports/{port}", _info, body={"public": public}, is_repeatable=True)
+    return Call("PUT", f"{one(sandbox)}/ports/{port}", _info, body={"public": public}, is_repeatable=True)
 
 
 def link(sandbox: str, port: int, expires_sec: int | None) -> Call[str]:
     """A signed address, which lets whoever has it in. A second one does no harm."""
-    body = _given({"expires_sec": expires_sec})
-    return Call("POST", f"{_one(sandbox)}/ports/{port}/link", _url, body=body, is_repeatable=True)
+    body = given({"expires_sec": expires_sec})
+    return Call("POST", f"{one(sandbox)}/ports/{port}/link", _url, body=body, is_repeatable=True)
 
 
 def hosts() -> Call[list[Json]]:
-    return Call("GET", "/v1/hosts", lambda reply: _rows(reply, "hosts"), is_repeatable=True)
+    return Call("GET", "/v1/hosts", lambda reply: rows_of(reply, "hosts"), is_repeatable=True)
 
 
 def usage(owner: str | None = None) -> Call[Json]:
-    return Call("GET", "/v1/usage", _object, query=_query({"owner": owner}), is_repeatable=True)
+    return Call("GET", "/v1/usage", object_of, query=query_of({"owner": owner}), is_repeatable=True)
 
 
 def keys() -> Call[list[Key]]:
-    return Call("GET", "/v1/keys", lambda reply: [read_key(row) for row in _rows(reply, "keys")], is_repeatable=True)
+    return Call("GET", "/v1/keys", lambda reply: [read_key(row) for row in rows_of(reply, "keys")], is_repeatable=True)
 
 
 def create_key(owner: str, fields: Json) -> Call[NewKey]:
@@ -254,12 +254,12 @@ def create_key(owner: str, fields: Json) -> Call[NewKey]:
         "POST",
         "/v1/keys",
         _new_key,
-        body=_given({"owner": owner, **fields, "network": _network(fields.get("network"))}),
+        body=given({"owner": owner, **fields, "network": network_of(fields.get("network"))}),
     )
 
 
 def revoke_key(key: str) -> Call[None]:
-    return Call("DELETE", f"/v1/keys/{quote(key, safe='')}", _nothing, is_repeatable=True)
+    return Call("DELETE", f"/v1/keys/{quote(key, safe='')}", nothing, is_repeatable=True)
 
 
 def rotate_key(key: str, grace_sec: int) -> Call[NewKey]:
@@ -271,33 +271,33 @@ def without_pass(link: str) -> str:
     return link.partition("?")[0]
 
 
-def _one(sandbox: str) -> str:
+def one(sandbox: str) -> str:
     return f"{SANDBOXES}/{quote(sandbox, safe='')}"
 
 
-def _given(fields: Mapping[str, Any]) -> Json:
+def given(fields: Mapping[str, Any]) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _network(asked: NetworkAsked | None) -> Json | None:
+def network_of(asked: NetworkAsked | None) -> Json | None:
     if not isinstance(asked, Network):
         return None if asked is None else dict(asked)
-    return _given(asdict(asked))
+    return given(asdict(asked))
 
 
-def _query(fields: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def query_of(fields: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in fields.items() if value is not None)
 
 
-def _object(reply: Reply) -> Json:
+def object_of(reply: Reply) -> Json:
     value = reply.json()
     if not isinstance(value, dict):
         raise ProtocolError(f"the reply is not a JSON object but {type(value).__name__}")
     return value
 
 
-def _rows(reply: Reply, name: str) -> list[Json]:
-    rows = _object(reply).get(name)
+def rows_of(reply: Reply, name: str) -> list[Json]:
+    rows = object_of(reply).get(name)
     if not isinstance(rows, list):
         raise ProtocolError(f"the reply has no list {name!r}")
     return rows
@@ -308,44 +308,44 @@ def _info(reply: Reply) -> Info:
 
 
 def _page(reply: Reply) -> Page[Info]:
-    rows = [read_info(row) for row in _rows(reply, "sandboxes")]
-    told = _object(reply)
+    rows = [read_info(row) for row in rows_of(reply, "sandboxes")]
+    told = object_of(reply)
     return Page(rows, told.get("next"), tuple(str(host) for host in told.get("incomplete") or ()))
 
 
 def _events(reply: Reply) -> list[Event]:
-    return [read(Event, row) for row in _rows(reply, "events")]
+    return [read(Event, row) for row in rows_of(reply, "events")]
 
 
 def _reach(reply: Reply) -> Reach:
-    within = _rows(reply, "within")
+    within = rows_of(reply, "within")
     levels = tuple(Within(str(each.get("level")), read_network(each.get("network"))) for each in within)
-    return Reach(read_network(_object(reply).get("network")), levels)
+    return Reach(read_network(object_of(reply).get("network")), levels)
 
 
 def _connections(name: str) -> Callable[[Reply], list[Connection]]:
-    return lambda reply: [read(Connection, row) for row in _rows(reply, name)]
+    return lambda reply: [read(Connection, row) for row in rows_of(reply, name)]
 
 
 def _bytes(reply: Reply) -> int:
-    return int(_object(reply).get("bytes", -1))
+    return int(object_of(reply).get("bytes", -1))
 
 
 def _url(reply: Reply) -> str:
-    url = _object(reply).get("url")
+    url = object_of(reply).get("url")
     if not isinstance(url, str):
         raise ProtocolError("the reply has no address")
     return url
 
 
 def _new_key(reply: Reply) -> NewKey:
-    told = _object(reply)
+    told = object_of(reply)
     return NewKey(read_key(told.get("key", told)), str(told.get("secret", "")))
 
 
-def _text(reply: Reply) -> str:
+def text_of(reply: Reply) -> str:
     return reply.body.decode("utf-8", "replace")
 
 
-def _nothing(reply: Reply) -> None:
+def nothing(reply: Reply) -> None:
     return None

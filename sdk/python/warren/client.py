@@ -1,18 +1,19 @@
 """The client for threads: thin methods over `calls`, `flows` and a `Line`. `aio` is the same for asyncio."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Unpack
 
 from warren import calls, config, flows, terminals
 from warren.calls import Command, CreateOptions, NetworkAsked, RunOptions
-from warren.errors import StreamBroken, Unreachable, WarrenError
-from warren.flows import Carried, Collected, Download, Execution, Following, Kind, Numbered, Progress, Source, Upload
+from warren.errors import StreamBroken, WarrenError
+from warren.flows import Collected, Execution, Following, Kind, Numbered, Progress, Source, Upload
 from warren.lines import Line
-from warren.models import Connection, Event, Info, Key, NewKey, Page, Reach, Result, Said, Transfer
+from warren.listings import Listing
+from warren.models import Connection, Event, Info, Key, NewKey, Reach, Result, Said, Transfer
 from warren.retries import Retries
+from warren.tasks import Browser, Tasks
 from warren.terminals import Terminal
 
 AllKeys = list[Key]  # in `Keys`, `list` is a method
@@ -33,6 +34,7 @@ class Warren:
     ) -> None:
         self._line = Line(config.resolve(url, key, ca), timeout_s, retries or Retries())
         self.keys = Keys(self._line)
+        self.tasks = Tasks(self._line)
 
     def create(
         self, image: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[CreateOptions]
@@ -49,12 +51,15 @@ class Warren:
         metadata: Mapping[str, str] | None = None,
         image: str | None = None,
         owner: str | None = None,
-    ) -> "Listing":
+    ) -> "Listing[Info, Sandbox]":
         """Your sandboxes, newest first, page after page; without `state` all but those that stopped.
 
         With an admin key, `owner` asks for somebody else's, and `"*"` for everybody's.
         """
-        return Listing(self._line, lambda before: self._line.send(calls.listed(state, metadata, image, owner, before)))
+        return Listing(
+            lambda before: self._line.send(calls.listed(state, metadata, image, owner, before)),
+            lambda info: Sandbox(self._line, info),
+        )
 
     def hosts(self) -> list[dict[str, Any]]:
         """The hosts and how they are. For admin keys."""
@@ -73,38 +78,17 @@ class Warren:
         self.close()
 
 
-class Listing:
-    """Sandboxes of all pages. `incomplete` names the hosts that could not be asked so far."""
-
-    def __init__(self, line: Line, fetch: Callable[[str | None], Page[Info]]) -> None:
-        self.incomplete: set[str] = set()
-        self._line, self._fetch = line, fetch
-        self._rows = self._all()
-
-    def _all(self) -> Iterator["Sandbox"]:
-        before = None
-        while True:
-            page = self._fetch(before)
-            self.incomplete |= set(page.incomplete)
-            for info in page.rows:
-                yield Sandbox(self._line, info)
-            before = page.next
-            if before is None:
-                return
-
-    def __iter__(self) -> Iterator["Sandbox"]:
-        return self
-
-    def __next__(self) -> "Sandbox":
-        return next(self._rows)
-
-
 class Sandbox:
     """A sandbox. As a block, it is destroyed at the block's end. `info` is what was told of it last."""
 
     def __init__(self, line: Line, info: Info) -> None:
         self._line = line
         self.info = info
+
+    @property
+    def browser(self) -> Browser:
+        """The browser within it, if its image has one."""
+        return Browser(self._line, self.id)
 
     @property
     def id(self) -> str:
@@ -205,16 +189,7 @@ class Sandbox:
         sha256: str | None = None,
     ) -> Transfer:
         """Carry a file out of the sandbox. A file named `target` is there when all of it is, and not before."""
-        with (
-            self._line.open(calls.download(self.id, path, user)) as (headers, pieces),
-            contextlib.closing(Download(target)) as download,
-        ):
-            carried = Carried(progress, flows.total_of(headers))
-            for piece in pieces:
-                download.write(carried.saw(piece))
-            done = carried.done(sha256=sha256)
-            download.keep()
-        return done
+        return self._line.download(calls.download(self.id, path, user), target, progress, sha256)
 
     def events(self, after: int = 0, *, follow: bool = True) -> Iterator[Event]:
         """What happened behind number `after`, and then what happens, until the sandbox has ended.
@@ -243,19 +218,7 @@ class Sandbox:
 
     def _followed(self, kind: Kind[Numbered], after: int, *, follow: bool) -> Iterator[Numbered]:
         following = Following(kind, self.id, after, self._line.retries)
-        while follow:
-            try:
-                with self._line.open(following.call()) as (_, pieces):
-                    for piece in pieces:
-                        yield from following.feed(piece)
-                if self.refresh().is_over:
-                    break
-                wait_s = following.ended_early()
-            except Unreachable as error:
-                wait_s = following.wait_s(error)
-            time.sleep(wait_s)
-        while page := self._line.send(following.page()):
-            yield from following.new(page)
+        return self._line.follow(following, (lambda: self.refresh().is_over) if follow else None)
 
     def logs(self, lines: int = 200) -> str:
         """The last lines of what the machine's own supervisor logged."""

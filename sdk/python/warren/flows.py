@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Generic, TypeVar
+from typing import IO, Any, Generic, Protocol, TypeVar
 
-from warren import calls
+from warren import calls, task_calls
 from warren.calls import Call
 from warren.errors import Corrupted, ProtocolError, StreamBroken, WarrenError, error_of
 from warren.models import Connection, Event, Exited, Result, Said, Started, Stderr, Stdout, Transfer, read
 from warren.retries import Attempts, Retries
 from warren.sse import Message, Parser
+from warren.task_models import TaskEvent
 
 PIECE_BYTES = 1 << 18
 KEPT_BYTES = 16 << 20  # of each of a command's streams, in a `Result`
@@ -35,9 +36,16 @@ STATUS_OF = {
     "rate_limited": 429,
 }
 
-Numbered = TypeVar("Numbered", Event, Connection)
 Source = bytes | str | Path | IO[bytes]  # a text is the name of a file
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if that is known
+
+
+class HasNumber(Protocol):
+    @property
+    def seq(self) -> int: ...
+
+
+Numbered = TypeVar("Numbered", bound=HasNumber)
 
 
 class Execution:
@@ -102,15 +110,19 @@ class Collected:
 
 @dataclass(frozen=True)
 class Kind(Generic[Numbered]):
-    """What a sandbox tells with numbers: how it is called, how it is read, and what to ask behind a number."""
+    """What a sandbox or a task tells with numbers: its name, how it is read, and what to ask behind a number."""
 
     name: str
     of: type[Numbered]
     stream: Callable[[str, int], Call[None]]
     page: Callable[[str, int], Call[list[Numbered]]]
+    is_last: Callable[[Numbered], bool] = lambda _: False  # behind it there is nothing to wait for
 
 
 EVENTS = Kind("events", Event, calls.event_stream, calls.events)
+TASK_EVENTS = Kind(
+    "events", TaskEvent, task_calls.event_stream, task_calls.events, is_last=lambda event: event.is_final
+)
 
 
 def connections(verdict: str | None) -> Kind[Connection]:
@@ -121,7 +133,7 @@ def connections(verdict: str | None) -> Kind[Connection]:
 
 
 class Following(Generic[Numbered]):
-    """The events of a sandbox, or its connections, over as many connections of ours as it takes, each once.
+    """The events of a sandbox or a task, or what one tried to reach, over as many connections as it takes, each once.
 
     All attempts are there again after a new one, and after a connection that was heard for longer than `patience_s`.
     """
@@ -129,15 +141,16 @@ class Following(Generic[Numbered]):
     def __init__(
         self,
         kind: Kind[Numbered],
-        sandbox: str,
+        whose: str,
         after: int,
         retries: Retries,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.last = after
+        self.is_over = False  # the last one has come
         self._kind: Kind[Numbered] = kind
-        self._sandbox = sandbox
+        self._whose = whose
         self._patience_s, self._clock = retries.patience_s, clock
         self._first_heard: float | None = None  # of this connection
         self._attempts = Attempts(retries, is_repeatable=True)
@@ -147,11 +160,11 @@ class Following(Generic[Numbered]):
         """What to ask now: all behind what has come."""
         self._parser = Parser()  # half an event of the connection before is asked for again
         self._first_heard = None
-        return self._kind.stream(self._sandbox, self.last)
+        return self._kind.stream(self._whose, self.last)
 
     def page(self) -> Call[list[Numbered]]:
         """As `call`, for what there is now."""
-        return self._kind.page(self._sandbox, self.last)
+        return self._kind.page(self._whose, self.last)
 
     def feed(self, data: bytes) -> Iterator[Numbered]:
         self._heard()
@@ -160,17 +173,18 @@ class Following(Generic[Numbered]):
 
     def new(self, told: list[Numbered]) -> Iterator[Numbered]:
         for one in told:
-            if one.seq > self.last:
+            if one.seq > self.last and not self.is_over:
                 self.last = one.seq
                 self._attempts.got_on()
+                self.is_over |= self._kind.is_last(one)
                 yield one
 
     def wait_s(self, error: WarrenError) -> float:
         return self._attempts.wait_s(error)
 
     def ended_early(self) -> float:
-        """The stream ended in order, and the sandbox has not: its host goes away, or another takes over."""
-        return self.wait_s(StreamBroken(f"the {self._kind.name} of {self._sandbox} ended, and it has not"))
+        """The stream ended in order, and what it tells of has not: its host goes away, or another takes over."""
+        return self.wait_s(StreamBroken(f"the {self._kind.name} of {self._whose} ended, and it has not"))
 
     def _heard(self) -> None:
         # The first words alone say little: a server that always hangs up behind them would be asked for ever.

@@ -6,8 +6,9 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
 import httpx
 
@@ -15,7 +16,8 @@ from warren.__about__ import __version__
 from warren.calls import EVENT_STREAM, Call, Reply, refusal
 from warren.config import Config
 from warren.errors import ConfigError, ProtocolError, StreamBroken, Unreachable, WarrenError
-from warren.flows import Upload
+from warren.flows import Carried, Download, Following, Numbered, Progress, Upload, total_of
+from warren.models import Transfer
 from warren.retries import Attempts, Retries
 
 T = TypeVar("T")
@@ -70,6 +72,36 @@ class Line:
         with contextlib.ExitStack() as stack:
             answer = self._opened(call, stack)
             yield answer.headers, self._pieces(answer)
+
+    def download(
+        self, call: Call[Any], target: str | Path | IO[bytes], progress: Progress | None, sha256: str | None
+    ) -> Transfer:
+        """Carry a reply to `target`. A file of that name is there when all of it is, and not before."""
+        with self.open(call) as (headers, pieces), contextlib.closing(Download(target)) as download:
+            carried = Carried(progress, total_of(headers))
+            for piece in pieces:
+                download.write(carried.saw(piece))
+            done = carried.done(sha256=sha256)
+            download.keep()
+        return done
+
+    def follow(self, following: Following[Numbered], is_over: Callable[[], bool] | None) -> Iterator[Numbered]:
+        """All that it tells, until `is_over` says so of whose it is; without that, what there is now."""
+        while is_over is not None:
+            try:
+                with self.open(following.call()) as (_, pieces):
+                    for piece in pieces:
+                        yield from following.feed(piece)
+                        if following.is_over:
+                            return
+                if is_over():
+                    break
+                wait_s = following.ended_early()
+            except Unreachable as error:
+                wait_s = following.wait_s(error)
+            time.sleep(wait_s)
+        while not following.is_over and (page := self.send(following.page())):
+            yield from following.new(page)
 
     def _opened(self, call: Call[Any], stack: contextlib.ExitStack) -> httpx.Response:
         attempts = Attempts(self.retries, is_repeatable=call.is_repeatable)
@@ -134,6 +166,39 @@ class AsyncLine:
         async with contextlib.AsyncExitStack() as stack:
             answer = await self._opened(call, stack)
             yield answer.headers, self._pieces(answer)
+
+    async def download(
+        self, call: Call[Any], target: str | Path | IO[bytes], progress: Progress | None, sha256: str | None
+    ) -> Transfer:
+        async with self.open(call) as (headers, pieces):
+            with contextlib.closing(Download(target)) as download:
+                carried = Carried(progress, total_of(headers))
+                async for piece in pieces:
+                    await asyncio.to_thread(download.write, carried.saw(piece))
+                done = carried.done(sha256=sha256)
+                download.keep()
+        return done
+
+    async def follow(
+        self, following: Following[Numbered], is_over: Callable[[], Awaitable[bool]] | None
+    ) -> AsyncGenerator[Numbered, None]:
+        while is_over is not None:
+            try:
+                async with self.open(following.call()) as (_, pieces):
+                    async for piece in pieces:
+                        for one in following.feed(piece):
+                            yield one
+                        if following.is_over:
+                            return
+                if await is_over():
+                    break
+                wait_s = following.ended_early()
+            except Unreachable as error:
+                wait_s = following.wait_s(error)
+            await asyncio.sleep(wait_s)
+        while not following.is_over and (page := await self.send(following.page())):
+            for one in following.new(page):
+                yield one
 
     async def _opened(self, call: Call[Any], stack: contextlib.AsyncExitStack) -> httpx.Response:
         attempts = Attempts(self.retries, is_repeatable=call.is_repeatable)

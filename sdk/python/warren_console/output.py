@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
-from warren_console import text
+from warren_console import rows, text
 
 GAP = "  "
 RIGHT = ">"  # a title that starts with it has its column aligned to the right
@@ -81,6 +81,10 @@ class Output:
     def loud(self, line: str) -> str:
         """A line that is to be seen among others, where there are colours. Only for one that was cleaned."""
         return f"\x1b[31m{line}\x1b[0m" if self._has_colours else line
+
+    def painted(self, line: str, style: str) -> str:
+        """A part of a line, where there are colours. Only for one that was cleaned."""
+        return rows.coloured(line, style) if self._has_colours else line
 
     def facts(self, facts: Mapping[str, object]) -> None:
         """A name and a value a line. The names are cleaned too: those of metadata are a caller's."""

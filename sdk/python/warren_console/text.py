@@ -105,3 +105,47 @@ def shape(vcpus: int, memory_mb: int, disk_mb: int) -> str:
 def pairs(values: Mapping[str, object]) -> str:
     """`a=1 b=2`"""
     return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def wrapped(text: str, columns: int) -> list[str]:
+    """One line that was cleaned, as lines that fit: broken between words, and within those that are too long."""
+    if width(text) <= columns:
+        return [text]
+    lines, line = [], ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if width(longer) <= columns:
+            line = longer
+            continue
+        *full, line = [*([line] if line else []), *_broken(word, columns)]
+        lines += full
+    return [*lines, line]
+
+
+def _broken(word: str, columns: int) -> list[str]:
+    pieces, piece, used = [], "", 0
+    for character in word:
+        more = _columns(character)
+        if piece and used + more > columns:
+            pieces.append(piece)
+            piece, used = "", 0
+        piece, used = piece + character, used + more
+    return [*pieces, piece]
+
+
+def many(count: float) -> str:
+    """A number as people say it: 950, 34.5k, 1.2M."""
+    for unit in ("", "k", "M", "G"):
+        if count < 1000 or unit == "G":
+            break
+        count /= 1000
+    return f"{count:.0f}{unit}" if not unit or count >= 100 else f"{count:.1f}{unit}".replace(".0", "")
+
+
+def dollars(usd: float, *, is_estimate: bool = False) -> str:
+    """Cents, or what is less than one: $1.20, $0.0042, ≈$0.42."""
+    return ("≈" if is_estimate else "") + (f"${usd:.2f}" if usd >= 0.01 or usd <= 0 else f"${usd:.4f}")
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from contract import asked, schema
 from contract.errors import BadField, CallerError
-from contract.fields import REQUIRED, Fields
+from contract.fields import REQUIRED, SPACES, Fields
 from contract.keys import Key, KeyAsked, rotation_grace
 from contract.models import CreateSandbox, Exec, RulesAsked, ShapeLimits
 from contract.network import Network
 from contract.query import Query
 from contract.schema import Schema, parameters_of, schema_of, shape_of
+from contract.tasks import CreateTask, Input
 
 T = TypeVar("T")
 LIMITS = ShapeLimits(vcpus=4, memory_mb=4096, disk_mb=8192)
@@ -36,9 +37,12 @@ BODIES: dict[str, Callable[[Fields], object]] = {
     "link": asked.link_life_s,
     "nothing": asked.nothing,
     "network": Network.read,
+    "task": partial(CreateTask.read, limits=LIMITS),
+    "input": Input.read,
 }
 QUERIES: dict[str, Callable[[Query], object]] = {
     "list": asked.ListAsked.read,
+    "tasks": asked.TasksAsked.read,
     "usage": asked.whose,
     "events": asked.EventsAsked.read,
     "egress": asked.EgressAsked.read,
@@ -247,7 +251,7 @@ def test_a_required_field_is_not_null_and_an_optional_one_may_be() -> None:
 
 
 def test_blank_is_the_same_for_python_and_for_the_pattern() -> None:
-    blank = re.compile(f"[{schema.SPACES}]")
+    blank = re.compile(f"[{SPACES}]")
     points = [chr(point) for point in range(0x11_0000) if not 0xD800 <= point <= 0xDFFF]
     assert [char for char in points if bool(blank.fullmatch(char)) != char.isspace()] == []
 

@@ -11,6 +11,7 @@ import pytest
 import gateway.sockets
 import gateway.tunnel
 from contract.hosts import Host
+from contract.keys import Scope
 from contract.tickets import Access
 from gateway.errors import HostSlow
 from gateway.heads import Way
@@ -18,7 +19,7 @@ from gateway.hosts import Hosts
 from gateway.liveness import MAX_FAILURES
 from gateway.metrics import Metrics
 from gateway.passing import pass_request, pass_socket
-from gateway.routes import Passed
+from gateway.routes import FAMILIES, Passed
 from gateway.services import Call
 from gateway.tickets import Tickets
 from gateway.tunnel import NoTunnel, Tunnels
@@ -79,7 +80,8 @@ async def test_a_late_answer_is_no_failure_of_its_host(
     kind: str, passing: Callable[..., Awaitable[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway.sockets, "ANSWER_S", SHORT_S)
-    way = Way(Passed("x", "GET", "/x", Access.READ, SHORT_S), f"/v1/sandboxes/{SANDBOX}/x", None, is_short=False)
+    passed = Passed("x", "GET", "/v1/sandboxes/{id}/x", Scope.SANDBOXES, Access.READ, FAMILIES[0], SHORT_S)
+    way = Way(passed, passed.scope, f"/v1/sandboxes/{SANDBOX}/x", None, is_short=False)
     async with silent_host() as hosts:
         metrics = Metrics()
         services: Any = SimpleNamespace(hosts=hosts, tickets=TICKETS, metrics=metrics)

@@ -14,8 +14,8 @@ from contract.network import Mode, Network
 from contract.tickets import LIFE_MS, Access, BadTicket, Verifier
 from gateway.background import Background
 from gateway.errors import ConfigError, HostSaid
+from gateway.handlers.asking import merged
 from gateway.handlers.observe import summed
-from gateway.handlers.sandboxes import merged
 from gateway.logs import MAX_WAITING_LINES, AccessLog
 from gateway.metrics import Metrics
 from gateway.tickets import REUSED_MS, Tickets

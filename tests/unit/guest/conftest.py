@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.gitserver import GitServer, serve
 from tests.unit.guest.client import Client, end, launch
+from tests.unit.guest.gits import SECRET
 
 
 @pytest.fixture(scope="session")
@@ -45,3 +47,19 @@ def folder(shared_guest: tuple[str, int, Path], request: pytest.FixtureRequest) 
     path = shared_guest[2] / name.replace("/", "_").replace("[", "_")[:80]
     path.mkdir()
     return path
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[GitServer]:
+    """A git server for everybody."""
+    (tmp_path / "server").mkdir()
+    with serve(tmp_path / "server") as server:
+        yield server
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Iterator[GitServer]:
+    """A git server that wants to know who asks."""
+    (tmp_path / "private").mkdir()
+    with serve(tmp_path / "private", users={"bot": SECRET}) as server:
+        yield server

@@ -12,7 +12,7 @@ from images.errors import ImageError
 from images.guest import guest_hashes, guest_version
 from images.kernel import kernel_key
 from images.keys import files_under, hashes_of, key_of
-from images.recipe import Defaults, Recipe, User
+from images.recipe import Defaults, NpmPackage, Recipe, Supplied, User
 from images.rootfs import finishing_script, root_key
 
 _USER = User("user", 1000, "/home/user", "/bin/bash", sudo=True)
@@ -26,6 +26,8 @@ _RECIPE = Recipe(
     defaults=Defaults(1, 256, 512),
     files=(),
 )
+_PACKAGE = NpmPackage("tool", "1.0.0", "sha512-A", {"a": "/opt/a"})
+_SUPPLIED = Supplied("WARREN_TOOL", "/opt/tool", ("tool",))
 _HOST = Sources(override=None)
 
 
@@ -42,10 +44,33 @@ def test_a_key_depends_on_values_and_not_on_their_order() -> None:
         replace(_RECIPE, setup=()),
         replace(_RECIPE, users=(replace(_USER, sudo=False),)),
         replace(_RECIPE, users=(replace(_USER, uid=1001),)),
+        replace(_RECIPE, npm=(_PACKAGE,)),
+        replace(_RECIPE, supplied=(replace(_SUPPLIED, archive=Path("/tool.tar.gz"), sha256="a"),)),
     ],
 )
 def test_whatever_is_in_the_root_changes_its_key(other: Recipe) -> None:
     assert root_key(other, _HOST) != root_key(_RECIPE, _HOST)
+
+
+def test_each_thing_that_is_pinned_is_in_the_key() -> None:
+    others = [
+        _PACKAGE,
+        replace(_PACKAGE, name="other"),
+        replace(_PACKAGE, version="1.0.1"),
+        replace(_PACKAGE, integrity="sha512-B"),
+        replace(_PACKAGE, files={"a": "/opt/b"}),
+    ]
+    assert len({root_key(replace(_RECIPE, npm=(package,)), _HOST) for package in others}) == len(others)
+
+
+def test_a_supplied_archive_is_known_by_its_content_and_unseen_where_it_is_not_supplied() -> None:
+    def key(supplied: Supplied) -> str:
+        return root_key(replace(_RECIPE, supplied=(supplied,)), _HOST)
+
+    one = replace(_SUPPLIED, archive=Path("/one.tar.gz"), sha256="a")
+    assert key(_SUPPLIED) == root_key(_RECIPE, _HOST)
+    assert key(one) == key(replace(one, archive=Path("/moved.tar.gz")))
+    assert key(one) != key(replace(one, sha256="b"))
 
 
 def test_sizes_do_not_make_the_root_anew() -> None:
@@ -109,6 +134,6 @@ def test_hashes_do_not_depend_on_where_the_folder_is(tmp_path: Path) -> None:
 
 def test_setup_steps_reach_the_image_unchanged() -> None:
     step = """echo "it's $HOME" > /a"""
-    script = finishing_script(replace(_RECIPE, setup=(step,)), packages_into=Path("/tmp/p"))
+    script = finishing_script(replace(_RECIPE, setup=(step,)), packages_into=Path("/tmp/p"), added=Path("/tmp/a"))
     assert """'echo "it'"'"'s $HOME" > /a'""" in script
     assert script.index("useradd") < script.index("/a")

@@ -36,7 +36,7 @@ def _images(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 def test_an_unknown_image_is_refused_with_the_known_ones() -> None:
     done = _images("build", "minimal", "tiny")
     assert done.returncode == 1
-    assert done.stderr.startswith("images: there is no image called 'tiny'\n  known: minimal, ")
+    assert done.stderr.startswith("images: there is no image called 'tiny'\n  known: agent, ")
     assert done.stdout == ""
 
 

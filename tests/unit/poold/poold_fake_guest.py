@@ -10,6 +10,7 @@ import urllib.parse
 
 import orjson
 
+from tests.unit.poold.poold_fake_run import FakeRun, archive
 from tests.unit.poold.poold_hostile import answer, read_head
 
 START, STDOUT, STDERR, PTY, END, DEADLINE = 16, 1, 2, 3, 17, 19
@@ -26,6 +27,7 @@ class FakeGuest:
     """The guest of one machine. `says` overrides the answer to a path, `commands` is what ran, `asked` every path.
 
     `events` is its event stream, as raw blocks; `tell` puts a proper one at its end. `health` is added to what it says.
+    `run` is the run of an agent in it.
     """
 
     def __init__(self, says: dict[str, bytes]) -> None:
@@ -40,6 +42,7 @@ class FakeGuest:
         self.health: dict[str, object] = {}
         self.events: list[bytes] = []
         self._more_events = asyncio.Event()
+        self.run = FakeRun()
 
     def tell(self, kind: str, **data: object) -> None:
         """One more event, with the next number."""
@@ -65,7 +68,9 @@ class FakeGuest:
                 elif path == "/files/content":
                     await self._file(method, asked, headers, reader, writer)
                 elif path == "/events":
-                    await self._events(int(asked["after"]), writer)
+                    await self._tell_all(self.events, self._more_events, int(asked["after"]), writer)
+                elif path == "/run/events":
+                    await self._tell_all(self.run.events, self.run.more, int(asked["after"]), writer)
                 elif path.startswith("/ports/"):
                     await self._port(path.split("/")[2], reader, writer)
                 else:
@@ -91,6 +96,10 @@ class FakeGuest:
             case ["processes", _, "resize"]:
                 self.sizes.append(request)
                 writer.write(answer())
+            case ["archive"]:
+                writer.write(answer(archive()))
+            case route if (told := self.run.answer(route, request)) is not None:
+                writer.write(answer(orjson.dumps(told)))
             case _:
                 writer.write(refusal(404, "not_found"))
 
@@ -101,16 +110,18 @@ class FakeGuest:
         self.identity = {**self.identity, **request}
         writer.write(answer(orjson.dumps({"generation": request["generation"]})))
 
-    async def _events(self, after: int, writer: asyncio.StreamWriter) -> None:
+    async def _tell_all(
+        self, events: list[bytes], more: asyncio.Event, after: int, writer: asyncio.StreamWriter
+    ) -> None:
         """All that there are, then each as it comes."""
         writer.write(EVENTS + chunk(b":\n\n"))
         while True:
-            self._more_events.clear()
-            for block in self.events[after:]:
+            more.clear()
+            for block in events[after:]:
                 writer.write(chunk(block))
-            after = len(self.events)
+            after = len(events)
             await writer.drain()
-            await self._more_events.wait()
+            await more.wait()
 
     async def _process(self, request: dict[str, object], writer: asyncio.StreamWriter) -> None:
         self.commands.append(request)

@@ -7,7 +7,7 @@ import os
 import socket
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,11 @@ from poold.sandboxes import Defaults, Means, Sandboxes, Sources
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
 from poold.strain import Watch
+from poold.tasks import Tasks, Tools
+from poold.tasks.host import Post
+from poold.tasks.posting import Unreached
+from poold.tasks.prices import Prices
+from poold.tasks.urls import Url
 from tests.ports import free_port
 from tests.signing import Gateway
 from tests.unit.poold.poold_fake_engine import FakeEngine
@@ -264,6 +269,10 @@ class Clock:
         self._ahead_ms += int(seconds * 1000)
 
 
+async def nobody_listens(_url: Url, _headers: Mapping[str, str], _body: bytes) -> int:
+    raise Unreached("nobody listens")
+
+
 @contextlib.asynccontextmanager
 async def open_host(
     folder: Path,
@@ -276,6 +285,9 @@ async def open_host(
     recover: bool = False,
     keys: bytes | None = TICKETS,
     certificates: Callable[[Path], None] = lambda _: None,
+    post: Post = nobody_listens,
+    settings: Mapping[str, str] | None = None,
+    limit_s: float = LIMIT_S,
 ) -> AsyncIterator[Host]:
     """A poold with `slots` places and memory for as many machines, `warm` of them kept warm.
 
@@ -290,7 +302,7 @@ async def open_host(
     gateway = Gateway(NAME, clock)
     pki = _pki(folder / "pki", gateway.public if keys is TICKETS else keys)
     certificates(pki)
-    config = _config(folder, pki)
+    config = _config(folder, pki, settings or {})
     room = Places(
         places, memory_budget_mb=memory_mb or slots * MACHINE_MB, new_machine_id=lambda: new_id("vm", os.urandom)
     )
@@ -300,24 +312,27 @@ async def open_host(
     facts = _facts(config, clock(), slots)
     tickets = Tickets(NAME, pki / "tickets.pub", now_ms=clock)
     try:
-        async with asyncio.timeout(LIMIT_S), Ledger.open(config.ledger_path) as ledger:
+        async with asyncio.timeout(limit_s), Ledger.open(config.ledger_path) as ledger:
             todo, recovery = await _observe(ledger, engine, clock) if recover else (Plan(), Recovery(clock()))
             means = Means(ledger, pool, images, sources, metrics)
             async with pool.running(), Sandboxes(means, Defaults("host", config.rules)).running() as host:
-                await reconcile.take_over(todo, means, host, lambda number: take_slot(places, number), recovery)
+                await reconcile.take_over(todo, means, host, _slot_of(engine, places), recovery)
                 refusals = Refusals(ledger, metrics, now_ms=clock)
-                found = Services(host, pool, ledger, images, metrics, None, watch, recovery, facts, tickets, refusals)
-                measure(found)
-                ledger_path, socket = config.ledger_path, config.socket
-                async with serving(found, config):
-                    yield Host(config.port, engine, pool, host, places, ledger_path, clock, found, socket, gateway)
+                async with _tasks(means, host, config, post).running() as tasks:
+                    told = (watch, recovery, facts, tickets, refusals, tasks)
+                    found = Services(host, pool, ledger, images, metrics, None, *told)
+                    measure(found)
+                    ledger_path, socket = config.ledger_path, config.socket
+                    async with serving(found, config):
+                        yield Host(config.port, engine, pool, host, places, ledger_path, clock, found, socket, gateway)
     finally:
         engine.close()
 
 
 async def _observe(ledger: Ledger, engine: FakeEngine, clock: Clock) -> tuple[Plan, Recovery]:
     """The beginning of `poold.daemon`, before there are slots."""
-    todo = reconcile.plan(await ledger.read(sandboxes.alive), engine.found(), base_uid=0)
+    base_uid = os.getuid() if engine.name == "local" else 0
+    todo = reconcile.plan(await ledger.read(sandboxes.alive), engine.found(), base_uid=base_uid)
     return todo, await reconcile.clear(todo, engine, ledger, now_ms=clock())
 
 
@@ -337,6 +352,13 @@ def _facts(config: Config, now_ms: int, slots: int) -> Facts:
     )
 
 
+def _slot_of(engine: FakeEngine, places: PlainSlots) -> Callable[[int], Slot | None]:
+    """With the local engine a slot is only a number."""
+    if engine.name == "local":
+        return lambda _: places.take_nowait()
+    return lambda number: take_slot(places, number)
+
+
 def take_slot(slots: PlainSlots, number: int) -> Slot | None:
     """The slot of a machine that is there already; None if there is no such slot, or it is taken."""
     for slot in slots._free:
@@ -353,7 +375,13 @@ def _pki(folder: Path, keys: bytes | None) -> Path:
     return folder
 
 
-def _config(folder: Path, pki: Path) -> Config:
+def _tasks(means: Means, host: Sandboxes, config: Config, post: Post) -> Tasks:
+    image = config.default_image
+    tools = Tools.make(means, host, config.tasks, Prices(), state_dir=config.state_dir, image=image)
+    return Tasks(tools, post, lambda: 0.0)
+
+
+def _config(folder: Path, pki: Path, settings: Mapping[str, str]) -> Config:
     variables = {
         "POOLD_ENGINE": "local",
         "POOLD_LISTEN": f"127.0.0.1:{free_port()}",
@@ -361,5 +389,6 @@ def _config(folder: Path, pki: Path) -> Config:
         "POOLD_RUN_DIR": str(folder),
         "POOLD_PKI": str(pki),
         "POOLD_NAME": NAME,
+        **settings,
     }
     return Config.from_environment(variables, host_memory_mb=16_384, host_cpus=2)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poold.config import Config, PoolSize
+from poold.config import Config, GitAuthor, PoolSize, TasksConfig
 from poold.errors import ConfigError
 
 
@@ -22,6 +22,7 @@ def test_an_empty_environment_is_a_whole_configuration() -> None:
     assert config.memory_budget_mb == 8192 * 8 // 10
     assert config.pool == {"python": PoolSize(2, 8)}
     assert config.images_dir == config.state_dir / "images"
+    assert config.tasks == TasksConfig(store=config.state_dir / "store")
     local = read(POOLD_ENGINE="local")
     assert (local.default_image, list(local.pool)) == ("host", ["host"])
 
@@ -58,6 +59,16 @@ GOOD = [
     ("POOLD_POOL", "", lambda c: c.pool, {}),
     ("POOLD_POOL", "a=1", lambda c: c.pool, {"a": PoolSize(1, 1)}),
     ("POOLD_POOL", "a=0", lambda c: c.pool, {"a": PoolSize(0, 1)}),
+    ("POOLD_SECRETS", "/usr", lambda c: c.tasks.secrets, Path("/usr")),
+    ("POOLD_SECRETS", "", lambda c: c.tasks.secrets, None),
+    ("POOLD_GIT_AUTHOR", "A B. Ç <a+b@c.d>", lambda c: c.tasks.author, GitAuthor("A B. Ç", "a+b@c.d")),
+    ("POOLD_GIT_PROTECTED", " main, v?.* ,", lambda c: c.tasks.protected, ("main", "v?.*")),
+    ("POOLD_GIT_PROTECTED", "", lambda c: c.tasks.protected, ()),
+    ("POOLD_PRICES", "/prices.toml", lambda c: c.tasks.prices, Path("/prices.toml")),
+    ("POOLD_TASKS_QUEUE", "1", lambda c: c.tasks.queue, 1),
+    ("POOLD_STORE", "/srv/store", lambda c: c.tasks.store, Path("/srv/store")),
+    ("POOLD_STATE_DIR", "/srv/warren", lambda c: c.tasks.store, Path("/srv/warren/store")),
+    ("POOLD_ARCHIVE_MB", "10", lambda c: c.tasks.archive_mb, 10),
     ("POOLD_POOL", " a=1-2 , b-c=0-3,", lambda c: c.pool, {"a": PoolSize(1, 2), "b-c": PoolSize(0, 3)}),
 ]
 
@@ -85,6 +96,14 @@ BAD = {
     "POOLD_MAX_MEMORY_MB": ["127", "-1", "x"],
     "POOLD_MAX_DISK_MB": ["127", "-1", "x"],
     "POOLD_DEFAULT_TIMEOUT_SEC": ["0", "-1", "never", "2592001"],
+    "POOLD_SECRETS": ["/dev/null", "no-such-folder"],
+    "POOLD_GIT_AUTHOR": [
+        *("", "Ann", "ann@example.com", "<ann@example.com>", "Ann <ann>", "Ann <a@b@c>", "Ann <a@b> ", "A<b <a@b>"),
+        *("Ann\n <a@b>", "Ann <a@b\n>", " Ann <a@b>", "A" * 129 + " <a@b>", "Ann\u2028 <a@b>", "\udcff <a@b>"),
+    ],
+    "POOLD_GIT_PROTECTED": ["main,a b", "-\n-", "[a-z]", "a" * 256],
+    "POOLD_TASKS_QUEUE": ["0", "-1", "1000001", "x"],
+    "POOLD_ARCHIVE_MB": ["0", "16777217", ""],
     "POOLD_POOL": ["python", "python=", "python=x", "=1", "python=3-2", "Python=1", "python=1-", "a=1 b=2", "a=-1"],
 }
 

@@ -1,18 +1,18 @@
 """Creates that come twice: one sandbox, one reply, whatever happened in between."""
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import orjson
 import pytest
 from starlette.requests import Request
+from starlette.responses import Response
 
 from contract.errors import CapacityError
 from contract.models import Caller, CreateSandbox
 from contract.tickets import HEADER, Access
-from poold.api.repeats import once
+from poold.api.repeats import created, once, told_by
 from poold.ledger import replies
 from poold.ledger.replies import Reply as Kept
 from tests.unit.poold.poold_fake_engine import FakeEngine
@@ -127,8 +127,14 @@ async def test_a_create_that_is_cancelled_goes_on_to_its_end_and_is_kept(tmp_pat
         app = SimpleNamespace(state=SimpleNamespace(services=host.services))
         request = Request({"type": "http", "app": app, "headers": []})
         wanted = CreateSandbox.parse(b"", host.services.facts.limits)
-        make = partial(host.sandboxes.create, wanted, Caller("ada"), ONE)
-        creating = asyncio.create_task(once(request, ONE, ASKED, make))
+
+        async def make() -> Response:
+            return created(await host.sandboxes.create(wanted, Caller("ada"), ONE))
+
+        async def told() -> Kept:
+            return told_by(await host.sandboxes.get(ONE))
+
+        creating = asyncio.create_task(once(request, ONE, ASKED, make, told))
         await host.until(lambda: host.engine.calls["restore"] == 1)
         creating.cancel()
         host.engine.held.clear()

@@ -1,16 +1,19 @@
-"""`warren completion`: the shells' scripts, and what they ask. The gateway knows sandboxes."""
+"""`warren completion`: the shells' scripts, and what they ask. The gateway knows sandboxes and tasks."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
-from warren.cli import errors
+from warren.cli import errors, task_parser
 from warren.cli.context import Context
-from warren.cli.ids import NAME
+from warren.cli.ids import NAME, TASK, find_task
 from warren.cli.parser import SIZES, STATES, build
 from warren.cli.program import PROGRAM
 from warren.errors import Forbidden, WarrenError
 from warren_console import completion
+
+SHOWN_TASKS = 200
 
 
 def script(context: Context) -> int:
@@ -62,10 +65,28 @@ def _images(context: Context) -> Iterable[str]:
         return {*SIZES, *(sandbox.info.image for sandbox in context.warren.sandboxes())}
 
 
-def _states(context: Context) -> Iterable[str]:
+def _states(states: Sequence[str], context: Context) -> Iterable[str]:
     """One, or one more behind a comma."""
     before, comma, _ = _begun(context).rpartition(",")
-    return (before + comma + state for state in STATES if state not in before.split(","))
+    return (before + comma + state for state in states if state not in before.split(","))
+
+
+def _tasks(context: Context) -> Iterable[str]:
+    """The newest: nobody looks through more."""
+    return (task.id for task in islice(context.warren.tasks.list(), SHOWN_TASKS))
+
+
+def _questions(context: Context) -> Iterable[str]:
+    return (question.id for task in _typed_task(context) for question in find_task(context.warren, task).waiting)
+
+
+def _artifacts(context: Context) -> Iterable[str]:
+    return (each.name for task in _typed_task(context) for each in find_task(context.warren, task).artifacts())
+
+
+def _typed_task(context: Context) -> list[str]:
+    """The task that stands before what is to be completed."""
+    return [word for word in context.asked.words[:-1] if TASK.fullmatch(word)][-1:]
 
 
 def _begun(context: Context) -> str:
@@ -78,7 +99,12 @@ ASKED: dict[str, Callable[[Context], Iterable[str]]] = {
     "sandbox": _sandboxes,
     "sandboxes": _sandboxes,
     "image": _images,
-    "state": _states,
+    "state": partial(_states, STATES),
+    "task_state": partial(_states, task_parser.STATES),
+    "task": _tasks,
+    "tasks": _tasks,
+    "question": _questions,
+    "artifact": _artifacts,
     "source": _places,
     "target": _places,
 }

@@ -91,7 +91,7 @@ class _Carry:
     def out_of(self, source: str, target: str) -> Transfer:
         if target == STREAM:
             with Bar(source) as bar:
-                return self._sandbox.download(source, _Out(), user=self._user, progress=bar)  # type: ignore[arg-type]
+                return self._sandbox.download(source, Out(), user=self._user, progress=bar)  # type: ignore[arg-type]
         name = PurePosixPath(source).name or "home"
         here = Path(target) / name if Path(target).is_dir() else Path(target)
         try:
@@ -147,7 +147,7 @@ class _Carry:
                 raise Failure(f"{folder} is not whole: tar said {complaint.decode('utf-8', 'replace').strip()!r}")
 
 
-class _Out:
+class Out:
     """Standard output, past every buffer."""
 
     def write(self, data: bytes) -> int:

@@ -7,6 +7,7 @@ FAILED = 1
 USAGE = 2
 UNREACHABLE = 3
 NOT_FOUND = 4
+TASK_STOPPED = 5  # of `run` and `tasks follow`
 DEADLINE = 124  # of a command in a sandbox, as `timeout` has it
 CANNOT_RUN = 125  # a command in a sandbox was not run, or nobody knows how it ended
 INTERRUPTED = 130
@@ -19,6 +20,8 @@ HINTS = {
     "pool_exhausted": "see `warren ls` and `warren usage`, and remove what you do not need",
     "no_such_route": "what answers there does not know this call: has its address a path too many, or is it old?",
     "sandbox_paused": "warren resume ID",
+    "browser_missing": "its image has no browser: use one that has, such as agent",
+    "not_waiting": "nothing waits under that id: see `warren tasks show ID`",
 }
 
 

@@ -1,15 +1,27 @@
-"""Which sandbox is meant by what was typed: an id, the first characters of one, or a name."""
+"""Which sandbox or task is meant by what was typed: an id, the first characters of one, or a sandbox's name."""
 
+import re
 from collections.abc import Iterable, Iterator
+from typing import Protocol, TypeVar
 
 from warren.calls import SANDBOX
 from warren.cli.errors import Failure, NoSuchThing, UsageError
 from warren.client import Sandbox, Warren
+from warren.tasks import Task
 from warren_console.text import clean
 
-KIND = "sb-"
+KIND, TASK_KIND = "sb-", "tk-"
+TASK = re.compile(r"tk-[a-z2-7]{16}")
 MIN_CHARS = 3  # of an id, after its kind; fewer are not meant to name one
 NAME = "name"  # the metadata that `create --name` gives
+
+
+class _HasId(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+Thing = TypeVar("Thing", bound=_HasId)
 
 
 def find(warren: Warren, typed: str) -> Sandbox:
@@ -21,6 +33,16 @@ def find(warren: Warren, typed: str) -> Sandbox:
         if found is not None:
             return found
     raise NoSuchThing(f"there is no sandbox {typed!r}", hint="see `warren ls --all`")
+
+
+def find_task(warren: Warren, typed: str) -> Task:
+    if TASK.fullmatch(typed):
+        return warren.tasks.get(typed)
+    begun = _begun(typed, TASK_KIND)
+    found = None if begun is None else _one(typed, (task for task in warren.tasks.list() if task.id.startswith(begun)))
+    if found is None:
+        raise NoSuchThing(f"there is no task {typed!r}", hint="see `warren tasks ls`")
+    return found
 
 
 def refuse_taken(warren: Warren, name: str) -> None:
@@ -41,14 +63,22 @@ def _by_name(warren: Warren, typed: str, state: str | None) -> Sandbox | None:
 
 
 def _by_prefix(warren: Warren, typed: str, state: str | None) -> Sandbox | None:
-    begun = KIND + typed.removeprefix(KIND)
-    if len(begun) < len(KIND) + MIN_CHARS:
-        return None
-    return _one(typed, (sandbox for sandbox in warren.sandboxes(state) if sandbox.id.startswith(begun)))
+    begun = _begun(typed, KIND)
+    return (
+        None
+        if begun is None
+        else _one(typed, (sandbox for sandbox in warren.sandboxes(state) if sandbox.id.startswith(begun)))
+    )
 
 
-def _one(typed: str, sandboxes: Iterable[Sandbox]) -> Sandbox | None:
-    found = {sandbox.id: sandbox for sandbox in sandboxes}
+def _begun(typed: str, kind: str) -> str | None:
+    """The first characters of an id, if there are enough of them."""
+    begun = kind + typed.removeprefix(kind)
+    return begun if len(begun) >= len(kind) + MIN_CHARS else None
+
+
+def _one(typed: str, things: Iterable[Thing]) -> Thing | None:
+    found = {thing.id: thing for thing in things}
     if len(found) > 1:
         some = ", ".join(sorted(found)[:5])
         raise UsageError(f"{typed!r} could be any of {clean(some)}" + (" …" if len(found) > 5 else ""))

@@ -1,15 +1,16 @@
 """What can be asked for, as an argparse tree. A leaf's `run` names the module and the function that do it.
 
 Nothing of them is imported here: help and completion are quick, and a command loads only what it needs.
-Names of arguments matter to completion: `sandbox`, `sandboxes`, `source`, `target`, `image` and `state` are asked for.
+Names of arguments matter to completion: `sandbox`, `sandboxes`, `source`, `target`, `image`, `state`, `task`, `tasks`,
+`question`, `artifact` and `task_state` are asked for.
 """
 
 import argparse
-import re
-from typing import Any
 
 from warren.__about__ import __version__
 from warren.calls import GRACE_S
+from warren.cli import task_parser
+from warren.cli.parts import Group, common, count, group, leaf, number, pairs, port, seconds, seconds_or_0
 from warren_console import network
 
 EPILOG = """\
@@ -19,6 +20,7 @@ exit codes:
   2  it was asked wrongly           130  interrupted
   exec and attach exit with the command's own code, and 128+n after signal n;
   exec with 125 if it was not run or its end is not known, 124 if its time was up.
+  run and tasks follow exit with 0 if the task completed, 1 if it failed, 5 if it was stopped.
 
 environment:
   WARREN_URL, WARREN_API_KEY   the gateway and the key; else what `warren login` keeps
@@ -39,7 +41,6 @@ DEFAULTS = (
     + "; ".join(f"{name} {cpus} vcpu, {memory} MB, {disk} MB disk" for name, (cpus, memory, disk) in SIZES.items())
     + ". Your operator may have other rules for you: `warren get ID` tells those of a sandbox."
 )
-Group = Any  # argparse's type for the subcommands of a parser has no public name
 
 
 def build() -> argparse.ArgumentParser:
@@ -51,97 +52,74 @@ def build() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"warren {__version__}")
-    _common(parser)
+    common(parser)
     top = parser.add_subparsers(metavar="COMMAND", required=True)
     _login(top)
-    _create(_leaf(top, "create", "sandboxes.create", "make a sandbox, and print its id"))
-    _ls(_leaf(top, "ls", "sandboxes.ls", "list your sandboxes, newest first"))
+    task_parser.add_run(top)
+    task_parser.add_tasks(top)
+    _create(leaf(top, "create", "sandboxes.create", "make a sandbox, and print its id"))
+    _ls(leaf(top, "ls", "sandboxes.ls", "list your sandboxes, newest first"))
     _one(top, "get", "sandboxes.get", "all about one")
     _exec(_one(top, "exec", "execute.execute", "run a command in a sandbox: exec ID [options] [--] CMD…"))
-    _copy(_leaf(top, "cp", "copy.copy", "copy a file or a folder into a sandbox or out of it"))
+    _copy(leaf(top, "cp", "copy.copy", "copy a file or a folder into a sandbox or out of it"))
     _attach(_one(top, "attach", "attach.attach", "a terminal in a sandbox: a new shell, or the one you left"))
     _events(top)
     _network(top)
     _lives(top)
     _preview(_one(top, "preview", "preview.preview", "an address that shows a port of a sandbox"))
-    _leaf(top, "hosts", "admin.hosts", "the hosts and how they are (admin)")
-    usage = _leaf(top, "usage", "admin.usage", "what was used")
+    task_parser.add_browse(top)
+    leaf(top, "hosts", "admin.hosts", "the hosts and how they are (admin)")
+    usage = leaf(top, "usage", "admin.usage", "what was used")
     usage.add_argument("--owner", metavar="NAME", help="somebody else's (admin)")
-    _keys(_group(top, "keys", "API keys (admin)"))
-    completion = _leaf(top, "completion", "completion.script", "a script that completes words in your shell")
+    _keys(group(top, "keys", "API keys (admin)"))
+    completion = leaf(top, "completion", "completion.script", "a script that completes words in your shell")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     # For those scripts only, and therefore without a help text.
     top.add_parser("__complete", allow_abbrev=False).set_defaults(run="completion.complete", words=[])
     return parser
 
 
-def _common(parser: argparse.ArgumentParser) -> None:
-    """Options that may stand before and after the command: without defaults, or the latter would undo the former."""
-    group = parser.add_argument_group("for every command")
-    absent = argparse.SUPPRESS
-    group.add_argument("--json", action="store_true", default=absent, help="for programs")
-    group.add_argument("--url", metavar="URL", default=absent, help="the gateway")
-    group.add_argument("--patience", type=_positive, metavar="SECONDS", default=absent, help="with an answer (120)")
-
-
-def _group(parent: Group, name: str, help: str) -> Group:
-    parser = parent.add_parser(name, help=help, description=help, allow_abbrev=False)
-    _common(parser)
-    return parser.add_subparsers(metavar="COMMAND", required=True)
-
-
-def _leaf(parent: Group, name: str, run: str, help: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = parent.add_parser(name, help=help, description=help, allow_abbrev=False)
-    parser.set_defaults(run=run)
-    _common(parser)
-    return parser
-
-
 def _one(parent: Group, name: str, run: str, help: str) -> argparse.ArgumentParser:
-    parser = _leaf(parent, name, run, help)
+    parser = leaf(parent, name, run, help)
     parser.add_argument("sandbox", metavar="ID", help="a sandbox")
     return parser
 
 
 def _login(top: Group) -> None:
-    login = _leaf(top, "login", "login.login", "keep a gateway's address and a key; the key is asked for, or read")
+    login = leaf(top, "login", "login.login", "keep a gateway's address and a key; the key is asked for, or read")
     login.add_argument("address", metavar="URL", nargs="?", help="the gateway")
     login.add_argument("--ca", metavar="FILE", help="certificates that vouch for it")
-    _leaf(top, "logout", "login.logout", "forget them")
+    leaf(top, "logout", "login.logout", "forget them")
 
 
 def _create(parser: argparse.ArgumentParser) -> None:
     parser.epilog = DEFAULTS
     parser.add_argument("--image", metavar="NAME", help="python, minimal, …; the host's default")
     parser.add_argument("--name", metavar="NAME", help="a name, which stands for its id")
-    parser.add_argument("--vcpus", type=_count, metavar="N", help="processors (as the image says)")
-    parser.add_argument("--memory-mb", type=_count, metavar="MB", help="memory (the same)")
-    parser.add_argument("--disk-mb", type=_count, metavar="MB", help="room for what is written (the same)")
+    parser.add_argument("--vcpus", type=count, metavar="N", help="processors (as the image says)")
+    parser.add_argument("--memory-mb", type=count, metavar="MB", help="memory (the same)")
+    parser.add_argument("--disk-mb", type=count, metavar="MB", help="room for what is written (the same)")
     parser.add_argument(
         "--timeout",
         dest="timeout_sec",
-        type=_seconds,
+        type=seconds,
         metavar="TIME",
         help=f"how long it lives: 90, 30m, 2h ({TIMEOUT_S})",
     )
     parser.add_argument("--on-timeout", choices=("pause", "destroy"), help="what happens then (destroy)")
     parser.add_argument(
-        "--idle", dest="idle_sec", type=_seconds, metavar="TIME", help="pause it after so long without use"
+        "--idle", dest="idle_sec", type=seconds, metavar="TIME", help="pause it after so long without use"
     )
     parser.add_argument(
-        "--paused", dest="paused_sec", type=_seconds, metavar="TIME", help="destroy it after so long in pause"
+        "--paused", dest="paused_sec", type=seconds, metavar="TIME", help="destroy it after so long in pause"
     )
     parser.add_argument(
         "--auto-resume", action=argparse.BooleanOptionalAction, default=None, help="resume it on the next request"
     )
-    _pairs(parser, "--env", "for every command in it")
-    _pairs(parser, "--metadata", "shown with the sandbox")
-    parser.add_argument("--public-port", action="append", default=[], type=_port, metavar="PORT", help="for everybody")
+    pairs(parser, "--env", "for every command in it")
+    pairs(parser, "--metadata", "shown with the sandbox")
+    parser.add_argument("--public-port", action="append", default=[], type=port, metavar="PORT", help="for everybody")
     network.add_options(parser, whose="what it may reach (as your key, the image or the host says: deny)")
-
-
-def _pairs(parser: argparse.ArgumentParser, name: str, help: str) -> None:
-    parser.add_argument(name, action="append", default=[], type=_pair, metavar="K=V", help=help)
 
 
 def _ls(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +127,7 @@ def _ls(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", metavar="STATE[,STATE]", help="only in these states")
     parser.add_argument("--image", metavar="NAME", help="only of this image")
     parser.add_argument("--owner", metavar="NAME", help="somebody else's, or * for everybody's (admin)")
-    _pairs(parser, "--metadata", "only those with it")
+    pairs(parser, "--metadata", "only those with it")
     parser.add_argument("-q", "--quiet", action="store_true", help="only their ids")
     parser.add_argument("-w", "--watch", action="store_true", help="again and again, until you interrupt it")
 
@@ -159,8 +137,8 @@ def _exec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-i", "--stdin", action="store_true", help="give it our standard input")
     parser.add_argument("-u", "--user", help="who runs it (user)")
     parser.add_argument("--cwd", metavar="DIR", help="where it runs (/workspace)")
-    _pairs(parser, "--env", "for this command")
-    parser.add_argument("--timeout", dest="timeout_sec", type=_seconds, metavar="TIME", help="then it is killed")
+    pairs(parser, "--env", "for this command")
+    parser.add_argument("--timeout", dest="timeout_sec", type=seconds, metavar="TIME", help="then it is killed")
 
 
 def _copy(parser: argparse.ArgumentParser) -> None:
@@ -173,7 +151,7 @@ def _attach(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-u", "--user", help="who the shell runs as (user)")
     parser.add_argument("--cmd", metavar="LINE", help="run this command line in place of a shell")
     parser.add_argument("--new", action="store_true", help="a new shell, even if you left one")
-    parser.add_argument("--pid", type=_count, metavar="N", help="the shell with this number")
+    parser.add_argument("--pid", type=count, metavar="N", help="the shell with this number")
     parser.add_argument("--via-gateway", action="store_true", help="do not go to the host itself")
     parser.add_argument("--detach-key", metavar="KEY", default="ctrl-]", help="leaves the shell running (%(default)s)")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not tell the detach key")
@@ -181,10 +159,10 @@ def _attach(parser: argparse.ArgumentParser) -> None:
 
 def _events(top: Group) -> None:
     events = _one(top, "events", "events.events", "what happened to a sandbox")
-    events.add_argument("--after", type=_number, default=0, metavar="SEQ", help="only what came behind it")
+    events.add_argument("--after", type=number, default=0, metavar="SEQ", help="only what came behind it")
     events.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
     logs = _one(top, "logs", "sandboxes.logs", "what its machine's supervisor logged")
-    logs.add_argument("-n", "--lines", type=_count, default=200, metavar="N", help="the last N lines (200)")
+    logs.add_argument("-n", "--lines", type=count, default=200, metavar="N", help="the last N lines (200)")
 
 
 def _network(top: Group) -> None:
@@ -193,97 +171,53 @@ def _network(top: Group) -> None:
     reach.add_argument(
         "--hold",
         dest="hold_sec",
-        type=_seconds_or_0,
+        type=seconds_or_0,
         metavar="TIME",
         help="what nothing allows waits so long for a change of the policy (0)",
     )
     egress = _one(top, "egress", "egress.egress", "what a sandbox tried to reach, and what came of it")
-    egress.add_argument("--after", type=_number, default=0, metavar="SEQ", help="only what came behind it")
+    egress.add_argument("--after", type=number, default=0, metavar="SEQ", help="only what came behind it")
     egress.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
     egress.add_argument("--refused", action="store_true", help="only what was refused")
 
 
 def _lives(top: Group) -> None:
     for name, help in (("pause", "put them to sleep on disk"), ("resume", "wake them"), ("rm", "destroy them")):
-        many = _leaf(top, name, f"sandboxes.{name}", help)
+        many = leaf(top, name, f"sandboxes.{name}", help)
         many.add_argument("sandboxes", metavar="ID", nargs="+")
     timeout = _one(top, "timeout", "sandboxes.timeout", "give it so long from now on")
-    timeout.add_argument("seconds", metavar="TIME", type=_seconds, help="90, 30m, 2h, 1d")
+    timeout.add_argument("seconds", metavar="TIME", type=seconds, help="90, 30m, 2h, 1d")
 
 
 def _preview(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("port", metavar="PORT", type=_port)
+    parser.add_argument("port", metavar="PORT", type=port)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--public", action="store_true", help="show it to everybody")
     which.add_argument("--private", action="store_true", help="no longer to everybody")
-    parser.add_argument(
-        "--expires", dest="expires_sec", type=_seconds, metavar="TIME", help="how long the link is good"
-    )
+    parser.add_argument("--expires", dest="expires_sec", type=seconds, metavar="TIME", help="how long the link is good")
     parser.add_argument("--open", action="store_true", help="in your browser")
 
 
-def _keys(group: Group) -> None:
-    _leaf(group, "ls", "admin.keys_ls", "list them")
-    create = _leaf(group, "create", "admin.keys_create", "make one, and show its secret this once")
+def _keys(keys: Group) -> None:
+    leaf(keys, "ls", "admin.keys_ls", "list them")
+    create = leaf(keys, "create", "admin.keys_create", "make one, and show its secret this once")
     create.add_argument("--owner", required=True, metavar="NAME", help="who it belongs to")
     create.add_argument("--name", metavar="TEXT", help="for people")
     create.add_argument("--plan", metavar="NAME")
     create.add_argument("--scope", action="append", default=[], choices=("sandboxes", "tasks", "admin"))
-    create.add_argument("--rate", type=_count, metavar="N", help="requests a second")
-    create.add_argument("--expires", type=_count, metavar="DAYS", help="when it ends (never)")
+    create.add_argument("--rate", type=count, metavar="N", help="requests a second")
+    create.add_argument("--expires", type=count, metavar="DAYS", help="when it ends (never)")
     for name in ("vcpus", "memory-mb", "disk-mb"):
-        create.add_argument(f"--{name}", type=_count, metavar="N", help="of all its sandboxes together")
+        create.add_argument(f"--{name}", type=count, metavar="N", help="of all its sandboxes together")
     network.add_options(create, whose="what its sandboxes may reach, and at most")
-    revoke = _leaf(group, "revoke", "admin.keys_revoke", "end one")
-    rotate = _leaf(group, "rotate", "admin.keys_rotate", "a new secret for the same rights")
+    revoke = leaf(keys, "revoke", "admin.keys_revoke", "end one")
+    rotate = leaf(keys, "rotate", "admin.keys_rotate", "a new secret for the same rights")
     for parser in (revoke, rotate):
         parser.add_argument("key", metavar="KEY", help="its id, or the first characters of it")
     rotate.add_argument(
         "--grace",
-        type=_seconds_or_0,
+        type=seconds_or_0,
         default=GRACE_S,
         metavar="TIME",
         help="how long the old one is good (%(default)s s)",
     )
-
-
-def _number(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,15}", text):
-        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,12}", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, got {text!r}")
-    return int(text)
-
-
-def _seconds(text: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,8})([smhd]?)", text)
-    if match is None or int(match[1]) < 1:
-        raise argparse.ArgumentTypeError(f"must be a time like 90, 30m, 2h or 1d, got {text!r}")
-    return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]
-
-
-def _seconds_or_0(text: str) -> int:
-    return 0 if text == "0" else _seconds(text)
-
-
-def _positive(text: str) -> float:
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) or float(text) <= 0:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
-    return float(text)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
-    return name, value

@@ -110,27 +110,53 @@ class Pieces:
 
 def unpack(source: Pieces, folder: Path, warn: Warn) -> None:
     """Write the tar's files and folders into `folder`, and its links last: nothing is written through one of them."""
-    links: list[tuple[Path, str]] = []
-    modes: list[tuple[Path, int]] = []
     folder.mkdir(parents=True, exist_ok=True)
+    unpacking = _Unpacking(folder, warn)
     with tarfile.open(mode="r|", fileobj=cast(Any, source), errorlevel=2) as tar:
         for member in tar:
-            place = _place(folder, member.name)
-            if place is None:
-                warn(_left_out(member.name, "outside of the folder"))
-            elif member.isdir():
-                _make_folder(folder, place)
-                modes.append((place, member.mode & 0o777 | stat.S_IRWXU))
-            elif member.isreg():
-                _write(folder, place, member, cast(IO[bytes], tar.extractfile(member)))
-            elif member.issym() and _stays_inside(member):
-                links.append((place, member.linkname))
-            else:
-                warn(_left_out(member.name, _kind(member)))
-    for place, target in links:
-        _link(folder, place, target)
-    for place, mode in reversed(modes):
-        place.chmod(mode)
+            unpacking.take(tar, member)
+    unpacking.end()
+
+
+class _Unpacking:
+    """A tar on its way into a folder, member by member."""
+
+    def __init__(self, folder: Path, warn: Warn) -> None:
+        self._folder, self._warn = folder, warn
+        self._files: set[Path] = set()  # that we have written
+        self._links: list[tuple[Path, str]] = []
+        self._modes: list[tuple[Path, int]] = []
+
+    def take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        place = _place(self._folder, member.name)
+        if place is None:
+            self._warn(_left_out(member.name, "outside of the folder"))
+        elif member.isdir():
+            _make_folder(self._folder, place)
+            self._modes.append((place, member.mode & 0o777 | stat.S_IRWXU))
+        elif member.isreg():
+            _write(self._folder, place, tar, member)
+            self._files.add(place)
+        elif member.islnk() and (first := _place(self._folder, member.linkname)) in self._files:
+            _second_name(self._folder, place, first)
+            self._files.add(place)
+        elif member.issym() and _stays_inside(member):
+            self._links.append((place, member.linkname))
+        else:
+            self._warn(_left_out(member.name, _kind(member)))
+
+    def end(self) -> None:
+        for place, target in self._links:
+            _link(self._folder, place, target)
+        # One that stays inside by its words may lead out through another one.
+        inside = self._folder.resolve()
+        for place, target in self._links:
+            if not _leads_into(place, inside):
+                place.unlink()
+                name = str(place.relative_to(self._folder))
+                self._warn(_left_out(name, f"a link to {target!r}, which leads elsewhere"))
+        for place, mode in reversed(self._modes):
+            place.chmod(mode)
 
 
 def _place(folder: Path, name: str) -> Path | None:
@@ -151,14 +177,44 @@ def _make_folder(folder: Path, place: Path) -> None:
         current.mkdir(exist_ok=True)
 
 
-def _write(folder: Path, place: Path, member: tarfile.TarInfo, content: IO[bytes]) -> None:
+def _write(folder: Path, place: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
     _make_folder(folder, place.parent)
     place.unlink(missing_ok=True)
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "wb") as out:  # noqa: PTH123 — a descriptor
-        shutil.copyfileobj(content, out, PIECE_BYTES)
+        _fill(out, tar, member)
     place.chmod(member.mode & 0o777)
     os.utime(place, (member.mtime, member.mtime))
+
+
+def _fill(out: IO[bytes], tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    """With the holes that it has: a file of nothing else may be as long as it likes, and takes no room."""
+    parts: list[tuple[int, int]] | None = cast(Any, member).sparse
+    if parts is None:
+        shutil.copyfileobj(cast(IO[bytes], tar.extractfile(member)), out, PIECE_BYTES)
+        return
+    stored = cast(Any, tar).fileobj  # its parts, one behind the other
+    stored.seek(member.offset_data)
+    for offset, count in parts:
+        out.seek(offset)
+        for at in range(0, count, PIECE_BYTES):
+            out.write(stored.read(min(PIECE_BYTES, count - at)))
+    out.truncate(member.size)
+
+
+def _second_name(folder: Path, place: Path, first: Path) -> None:
+    _make_folder(folder, place.parent)
+    if place != first:
+        place.unlink(missing_ok=True)
+        os.link(first, place, follow_symlinks=False)
+
+
+def _leads_into(place: Path, folder: Path) -> bool:
+    """Whether what a link leads to in the end, if there is anything, is in the folder."""
+    try:
+        return place.resolve().is_relative_to(folder)
+    except (OSError, RuntimeError):
+        return True  # in a circle, and nowhere
 
 
 def _stays_inside(member: tarfile.TarInfo) -> bool:

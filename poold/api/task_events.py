@@ -1,0 +1,79 @@
+"""The events of a task: a page of them, or a stream that goes on until the task has ended.
+
+A thousand may follow one task. Those who are equally far share one read of the ledger and one encoding of what was
+read; each of them is sent it at its own pace, and whoever reads slowly gets more at once.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from contract.asked import EventsAsked
+from contract.task_states import FINAL
+from poold.api.listing import read_query
+from poold.api.replies import json_reply
+from poold.api.services import asked_task, services
+from poold.api.streams import after_of, alive, event_stream, sse, wants_stream
+from poold.ledger import Ledger, events
+from poold.ledger.events import Event
+from poold.ledger.tasks import LAST
+
+MAX_PAGE = 1000
+PING = b": ping\n\n"
+KNOWN = 64  # batches whose encoding is remembered
+
+
+async def of_task(request: Request) -> Response:
+    found, task_id = services(request), asked_task(request)
+    task = await found.tasks.get(task_id)
+    asked = read_query(request, EventsAsked.read)
+    after = after_of(request, asked.after)  # where a stream broke off counts more
+    if wants_stream(request):
+        is_over = task.state in FINAL
+        batches = _pages(found.ledger, task_id, after) if is_over else found.ledger.follow(task_id, after)
+        return event_stream(_told(batches, is_over=is_over))
+    page = await found.ledger.read(lambda db: events.after(db, task_id, after, asked.limit))
+    return json_reply({"events": [event.view() for event in page]})
+
+
+async def _told(batches: AsyncIterator[list[Event]], *, is_over: bool) -> AsyncIterator[bytes]:
+    """Ends after the last event. Of a task that is over, what is there is all."""
+    async for batch in alive(batches):
+        yield encoded(batch) if batch else PING
+        if not is_over and any(event.kind in LAST and event.by == "host" for event in batch):
+            return
+
+
+class _Encodings:
+    """Of the last batches that were read: followers who share a read have the same list, and not an equal one."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[list[Event], bytes]] = {}
+
+    def of(self, batch: list[Event]) -> bytes:
+        known = self._known.get(id(batch))
+        if known is not None and known[0] is batch:
+            return known[1]
+        data = b"".join(sse(event.kind, event.view(), event.seq) for event in batch)
+        if len(self._known) >= KNOWN:
+            del self._known[next(iter(self._known))]
+        self._known[id(batch)] = (batch, data)
+        return data
+
+
+_ENCODINGS = _Encodings()
+
+
+def encoded(batch: list[Event]) -> bytes:
+    return _ENCODINGS.of(batch)
+
+
+async def _pages(ledger: Ledger, stream: str, after: int) -> AsyncIterator[list[Event]]:
+    """What there is of a stream behind number `after`."""
+    with contextlib.suppress(StopAsyncIteration):
+        while page := await ledger.read(partial(events.after, stream=stream, seq=after, limit=MAX_PAGE)):
+            yield page
+            after = page[-1].seq

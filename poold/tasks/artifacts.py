@@ -1,0 +1,150 @@
+"""The files that tasks leave behind: `TASK/NAME` in one folder, each whole or not there at all.
+
+Which of them there are, and since when, is in the ledger. A file that no row names is left over.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract.errors import shown
+from poold.lifetimes import finish
+from poold.tasks.errors import ArtifactTooLarge, BadRange, NoArtifact, translated
+from poold.tasks.vault import TASK
+from poold.tasks.writing import open_writing
+
+NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}")
+PIECE = 1 << 18
+_RANGE = re.compile(r"\s*bytes\s*=\s*([0-9]{0,18})\s*-\s*([0-9]{0,18})\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Stored:
+    name: str
+    bytes: int
+    sha256: str
+
+
+class Part:
+    """An open file, or what was asked for of it. It can be read to its end, also when it is removed meanwhile."""
+
+    def __init__(self, descriptor: int, total: int, wanted: tuple[int, int] | None) -> None:
+        self._descriptor = descriptor
+        self.total = total  # bytes of the whole file
+        self.is_whole = wanted is None
+        self.first, self.length = (0, total) if wanted is None else wanted
+
+    @property
+    def content_range(self) -> str:
+        """What a reply of 206 says of itself."""
+        return f"bytes {self.first}-{self.first + self.length - 1}/{self.total}"
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        at, end = self.first, self.first + self.length
+        while at < end:
+            data = await finish(asyncio.to_thread(os.pread, self._descriptor, min(PIECE, end - at), at))
+            if not data:
+                return  # shorter than it was; a reader that counts notices
+            at += len(data)
+            yield data
+
+
+class Artifacts:
+    """The files of all tasks of this host. Raises `StoreFull` or `HostFault` if the disk does not do its part."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, task_id: str, name: str) -> Path:
+        """Where it is, or would be. Raises `NoArtifact` for what cannot be one."""
+        if not TASK.fullmatch(task_id) or not NAME.fullmatch(name):
+            raise NoArtifact(f"no artifact {shown(name)}", name=shown(name))
+        return self._folder / task_id / name
+
+    async def put(
+        self, task_id: str, name: str, data: bytes | AsyncIterator[bytes], *, limit_bytes: int = 1 << 30
+    ) -> Stored:
+        """Let the task have this file. If this raises, it has what it had before; if cancelled, that or all of this."""
+        async with open_writing(self.path(task_id, name)) as writing:
+            async for piece in _pieces(data):
+                if writing.bytes + len(piece) > limit_bytes:
+                    raise ArtifactTooLarge(f"{name} has more than {limit_bytes} bytes", limit_bytes=limit_bytes)
+                await writing.write(piece)
+            await writing.publish()
+        return Stored(name, writing.bytes, writing.sha256)
+
+    @contextlib.asynccontextmanager
+    async def open_part(self, task_id: str, name: str, asked: str | None = None) -> AsyncIterator[Part]:
+        """The file, or the part that a Range header asks for. Raises `NoArtifact` or `BadRange`."""
+        path = self.path(task_id, name)
+        descriptor = await finish(asyncio.to_thread(_open, path), undo=os.close)
+        try:
+            total = os.fstat(descriptor).st_size
+            yield Part(descriptor, total, part_of(total, asked))
+        finally:
+            os.close(descriptor)
+
+    async def remove(self, task_id: str) -> None:
+        """Remove every file of the task. Succeeds if there is none."""
+        await finish(asyncio.to_thread(self._remove, self.path(task_id, "all").parent))
+
+    async def sweep(self, known: Collection[str]) -> list[str]:
+        """Remove what is of no task in `known`, and what was half written. While nothing is written: at the start."""
+        return await finish(asyncio.to_thread(self._sweep, frozenset(known)))
+
+    def _remove(self, folder: Path) -> None:
+        with translated("removing", folder), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+
+    def _sweep(self, known: frozenset[str]) -> list[str]:
+        try:
+            folders = [path for path in self._folder.iterdir() if TASK.fullmatch(path.name)]
+        except FileNotFoundError:
+            return []
+        left = sorted(path.name for path in folders if path.name not in known)
+        for folder in folders:
+            if folder.name not in known:
+                self._remove(folder)
+            for half in folder.glob(".*"):
+                half.unlink(missing_ok=True)
+        return left
+
+
+def part_of(total: int, asked: str | None) -> tuple[int, int] | None:
+    """The first byte and the length of what a Range header asks for; None: everything, as of what is not understood."""
+    match = _RANGE.fullmatch(asked or "")
+    if match is None or match[1] == match[2] == "":
+        return None
+    if match[1] == "":
+        length = min(int(match[2]), total)
+        first = total - length
+    else:
+        first = int(match[1])
+        last = int(match[2]) if match[2] else total - 1
+        if match[2] and last < first:
+            return None
+        length = min(last, total - 1) - first + 1
+    if length <= 0:
+        raise BadRange(f"there is nothing at {shown(asked)} of {total} bytes", bytes=total)
+    return first, length
+
+
+async def _pieces(data: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if isinstance(data, bytes):
+        yield data
+        return
+    async for piece in data:
+        yield piece
+
+
+def _open(path: Path) -> int:
+    with translated("opening", path):
+        try:
+            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise NoArtifact(f"no artifact {path.name} of task {path.parent.name}", name=path.name) from None

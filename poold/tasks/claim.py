@@ -1,0 +1,174 @@
+"""From a task that waits to one that has its machine: its turn, room, and a sandbox of its own."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from functools import partial
+from sqlite3 import Connection
+from typing import Any
+
+from contract.errors import CapacityError, WarrenError
+from contract.ids import home_of, new_id
+from contract.models import MAX_TIMEOUT_S, CreateSandbox, RulesAsked, Sandbox, Shape
+from contract.network import Network
+from contract.states import State
+from contract.task_states import TaskEvent, TaskState
+from contract.tasks import Task
+from poold.ledger import tasks
+from poold.ledger.tasks import Row
+from poold.pool import OVERHEAD_MB, Pool
+from poold.tasks.life import OVER, Life
+from poold.tasks.means import Tools
+from poold.tasks.network import task_network
+from poold.tasks.queue import Turn
+from poold.tasks.repos import read_repo
+
+log = logging.getLogger("poold.tasks")
+
+ATTEMPTS = 3  # machines that may fail before the task does
+
+
+async def claim(life: Life) -> None:
+    """The task has a running sandbox when this returns, or is to end. Cancelled, it has none that runs."""
+    row = await life.row()
+    sandbox = await life.sandbox(row)
+    if sandbox is None or sandbox.state is State.ERROR:
+        sandbox = await _made(life)
+    if sandbox is None:
+        return
+    if sandbox.state in OVER:
+        await life.fail("machine", f"its sandbox was stopped before it began: {sandbox.reason}")
+        return
+    told = {"sandbox": sandbox.id, "image": sandbox.shape.image}
+    await life.tell("sandbox.claimed", told, phase="clone")
+    life.wake()
+
+
+async def _made(life: Life) -> Sandbox | None:
+    """A sandbox, once it is the task's turn and there is room. None if the task is to end."""
+    while True:
+        if (await life.row()).attempts >= ATTEMPTS:
+            await life.fail("machine", f"none of {ATTEMPTS} machines could be started")
+            return None
+        async with life.tools.queue.turn(life.key) as turn:
+            sandbox = await _tried(life, turn)
+        if sandbox is not None:
+            return sandbox
+
+
+async def _tried(life: Life, turn: Turn) -> Sandbox | None:
+    """One try, as soon as there is room for it."""
+    row = await life.row()
+    while not has_room(life.tools.means.pool, shape_of(row.task)):
+        await turn.wait_for_room()
+        if not turn.is_first:
+            return None  # somebody older has come
+    try:
+        return await _create(life, await _planned(life, row), turn)
+    except CapacityError as error:
+        log.info("no room for a task after all", extra={"task": life.id, "why": str(error)})
+        await _requeue(life)
+        await turn.wait_for_room()
+    except WarrenError as error:
+        log.warning("a task's machine failed", extra={"task": life.id, "why": str(error)})
+    return None
+
+
+async def _planned(life: Life, row: Row) -> Row:
+    """The intent: which sandbox it is to be. One that a former try has spent is not used again."""
+    is_new = row.task.sandbox is None and row.attempts == 0
+    sandbox = await life.sandbox(row)
+    if is_new:
+        name = home_of(life.id)
+    elif row.task.sandbox is not None and sandbox is None:
+        name = row.task.sandbox  # it was never begun
+    else:
+        name = new_id("sb", life.tools.means.sources.entropy)
+    changes: dict[str, Any] = {"sandbox": name, "attempts": row.attempts + (name != row.task.sandbox)}
+    life.wall.run(True)
+    if row.task.state is TaskState.QUEUED:
+        return await life.move(TaskEvent.PLAN, {"sandbox": name}, **changes)
+    return await life.write(partial(tasks.change, task_id=life.id, **changes))
+
+
+async def _requeue(life: Life) -> None:
+    """There was no room: nothing was tried."""
+    life.wall.run(False)
+
+    def write(db: Connection) -> None:
+        row = tasks.get(db, life.id)
+        changes: dict[str, Any] = {"sandbox": None, "attempts": max(0, row.attempts - 1)}
+        if row.task.state is TaskState.PLANNING:
+            tasks.move(db, life.id, TaskEvent.REQUEUE, now_ms=life.tools.now_ms(), **changes)
+
+    await life.write(write)
+
+
+async def _create(life: Life, row: Row, turn: Turn) -> Sandbox:
+    """The next in the queue need not wait for the machine to start: its place is taken once there is a row of it."""
+    name = row.task.sandbox or ""
+    request = await asyncio.to_thread(sandbox_request, life.tools, row)
+    making = asyncio.ensure_future(life.tools.sandboxes.create(request, life.caller, name))
+    seen = asyncio.ensure_future(_is_seen(life, name))
+    try:
+        await asyncio.wait({making, seen}, return_when=asyncio.FIRST_COMPLETED)
+        if not making.done():
+            turn.over()
+        return await making
+    finally:
+        seen.cancel()
+        making.cancel()  # and undone, if it is not over
+        await asyncio.wait({making, seen})
+
+
+async def _is_seen(life: Life, sandbox_id: str) -> None:
+    async with contextlib.aclosing(life.tools.ledger.changes(sandbox_id)) as changes:
+        await anext(changes)
+        await anext(changes)
+
+
+def sandbox_request(tools: Tools, row: Row) -> CreateSandbox:
+    """The sandbox that the task works in, with no time limit that counts before the task's own. Blocks."""
+    task = row.task
+    rules = RulesAsked(timeout_sec=MAX_TIMEOUT_S, on_timeout="pause" if tools.can_save else "destroy")
+    env = tools.vault.get(task.id).env
+    return CreateSandbox(
+        image=task.image,
+        vcpus=task.vcpus,
+        memory_mb=task.memory_mb,
+        disk_mb=task.disk_mb,
+        rules=rules,
+        env={},
+        metadata={"task": task.id},
+        network=network_of(tools, task, row.key_network, env),
+    )
+
+
+def network_of(tools: Tools, task: Task, key_network: Network | None, env: Mapping[str, str]) -> Network | None:
+    """What the task's sandbox may reach. Raises `BadField` for what no sandbox of this host may."""
+    if not tools.means.pool.engine.isolates:
+        return task.network  # nothing but `deny` is taken, and nothing is kept
+    of_image = tools.means.images.find(task.image or tools.default_image).network
+    return task_network(
+        task.network,
+        repo=None if task.repo is None else read_repo(task.repo),
+        agent=task.agent,
+        env=env,
+        asks_for_hosts=task.approvals.hosts,
+        usual=key_network or of_image,
+        private_nets=tools.means.network.private_nets,
+    )
+
+
+def shape_of(task: Task) -> Shape:
+    """A task's row has all of it since it was made."""
+    return Shape(task.image or "", task.vcpus or 1, task.memory_mb or 0, task.disk_mb or 0)
+
+
+def has_room(pool: Pool, shape: Shape) -> bool:
+    """Whether a claim has a chance: warm machines of other shapes go for it."""
+    shares = pool.keeper.shares()
+    slots = pool.places.free + sum(share["warm"] for share in shares)
+    warm_mb = sum(share["warm"] * (share["memory_mb"] + OVERHEAD_MB) for share in shares)
+    return bool(slots > 0 and pool.places.memory_left_mb + warm_mb >= shape.memory_mb + OVERHEAD_MB)

@@ -1,0 +1,71 @@
+"""What the lives of tasks work with."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from sqlite3 import Connection
+from typing import TypeVar
+
+from poold.config import TasksConfig
+from poold.ledger import Ledger
+from poold.metrics import Metrics
+from poold.sandboxes import Means, Sandboxes
+from poold.tasks.artifacts import Artifacts
+from poold.tasks.prices import Prices, Tokens
+from poold.tasks.queue import Queue
+from poold.tasks.vault import Vault
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What every task's life needs."""
+
+    means: Means
+    sandboxes: Sandboxes
+    config: TasksConfig
+    vault: Vault
+    artifacts: Artifacts
+    prices: Prices
+    queue: Queue
+    default_image: str
+
+    @classmethod
+    def make(
+        cls, means: Means, sandboxes: Sandboxes, config: TasksConfig, prices: Prices, *, state_dir: Path, image: str
+    ) -> "Tools":
+        vault, artifacts = Vault(state_dir / "tasks"), Artifacts(config.store / "tasks")
+        return cls(means, sandboxes, config, vault, artifacts, prices, Queue(), image)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.means.ledger
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.means.metrics
+
+    @property
+    def can_save(self) -> bool:
+        """Whether machines of this host can be put on disk."""
+        return self.means.pool.engine.can_save
+
+    def now_ms(self) -> int:
+        return self.means.sources.now_ms()
+
+    async def read(self, question: Callable[[Connection], T]) -> T:
+        return await self.ledger.read(question)
+
+    async def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
+        return await self.ledger.write(work, durable=durable)
+
+    def price(self, model: str | None, used: Mapping[str, int]) -> float | None:
+        """What an agent that tells no dollars has spent, by the operator's prices."""
+        tokens = Tokens(
+            input=used.get("input_tokens", 0),
+            output=used.get("output_tokens", 0),
+            cache_read=used.get("cache_read_tokens", 0),
+            cache_write=used.get("cache_write_tokens", 0),
+        )
+        return self.prices.usd(model, tokens)
