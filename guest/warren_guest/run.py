@@ -111,7 +111,7 @@ class Run:
 
     async def stop(self, grace_s: float) -> None:
         """Ask the agent to end, wait `grace_s`, kill all of it, and wait until the run is over. May be called twice."""
-        if not self._is_stopping:
+        if not self._is_stopping and not self.over.is_set():
             self._is_stopping = True
             self._log.wake()
             for act in self._adapter.interrupt():
@@ -254,7 +254,7 @@ class Run:
                 case acts.ToolEnd():
                     await self._tool_end(act)
                 case acts.SessionIs():
-                    self._session = act.session
+                    self._session = clip(act.session, 256)[0]
                     facts = {"session": act.session, "model": act.model, "version": act.version}
                     await self._tell("agent.session", facts)
                 case acts.Used():

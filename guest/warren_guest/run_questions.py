@@ -14,7 +14,8 @@ _ANSWERED_KEPT = 1000
 # What may be said to each kind of question; to all others yes or no.
 _ALLOWED = {"question": ("answer", "reject")}
 _YES_OR_NO = ("approve", "reject")
-OPEN_LIMIT = 64
+# Each may hold a call with megabytes of arguments.
+OPEN_LIMIT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Questions:
     def __init__(self, tell: Callable[[str, dict[str, object]], None]) -> None:
         self._tell = tell
         self._open: dict[str, _Open] = {}
-        self._answered: dict[str, Answer] = {}
+        self._answered: dict[str, tuple[str, int]] = {}
         self._number = 0
 
     @property
@@ -69,7 +70,7 @@ class Questions:
         asked.deliver(answer)
 
     def remember(self, name: str, answer: Answer) -> None:
-        self._answered[name] = answer
+        self._answered[name] = answer.kind, hash(answer.text)
         while len(self._answered) > _ANSWERED_KEPT:
             del self._answered[next(iter(self._answered))]
 
@@ -92,6 +93,6 @@ class Questions:
             self.withdraw(asked.key)
 
     def _check_same(self, name: str, answer: Answer) -> None:
-        if self._answered[name] != answer:
-            said = self._answered[name].kind
+        said, text = self._answered[name]
+        if (said, text) != (answer.kind, hash(answer.text)):
             raise RefusedError("already_answered", f"{name[:80]} was answered before, with {said}", field="id")

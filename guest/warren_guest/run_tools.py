@@ -32,7 +32,7 @@ class Tools:
         command = None if act.command is None else clip(act.command)[0]
         if len(self._open) >= _LIMIT:
             del self._open[next(iter(self._open))]
-        self._open[act.call] = _Open(tool, act.kind, command, self._clock())
+        self._open[_name(act.call)] = _Open(tool, act.kind, command, self._clock())
         arguments, is_cut = clip_arguments(act.arguments)
         facts: dict[str, object] = {"phase": "start", "call": _name(act.call), "tool": tool, "kind": act.kind}
         facts["arguments"] = arguments
@@ -40,7 +40,7 @@ class Tools:
 
     def end(self, act: ToolEnd) -> tuple[dict[str, object], str]:
         """The fields of the event, without its output; and the kind of the tool."""
-        began = self._open.pop(act.call, None)
+        began = self._open.pop(_name(act.call), None)
         opened = began or _Open(clip(act.tool, _NAME_LIMIT)[0], act.kind, None, self._clock())
         duration_ms = int((self._clock() - opened.began) * 1000)
         facts: dict[str, object] = {"phase": "end", "call": _name(act.call), "tool": opened.tool, "kind": opened.kind}

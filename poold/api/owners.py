@@ -115,8 +115,11 @@ async def states(request: Request) -> Response:
     making = found.sandboxes.creations.of()
     known, at_work = await found.ledger.read(lambda db: (sandboxes.states(db, ids), tasks.states(db, _tasks(ids))))
     told = {name: "pending" if name in making else known[name] or at_work.get(name) for name in ids}
-    # The room of a task that is not over is taken, whatever became of the first sandbox that it was to have.
-    told |= {home_of(name): "running" for name, state in at_work.items() if state is not None and state not in FINAL}
+    for name, state in at_work.items():
+        if state is not None:
+            # The room of a task that is not over is taken, whatever became of the first sandbox that it was to have.
+            # One that ended without any has given it back; but it was here, and its idempotency key must lead to it.
+            told[home_of(name)] = (told.get(home_of(name)) or "stopped") if state in FINAL else "running"
     return json_reply({"states": {name: told[name] for name in ids}})
 
 

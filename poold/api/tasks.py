@@ -71,8 +71,9 @@ async def asked(request: Request) -> Response:
 async def retry(request: Request) -> Response:
     """The same task again, with what the body says in the place of what it had. For the operator: gateways create."""
     found, former = services(request), asked_task(request)
-    fields = orjson.loads(await read_body(request, MAX_BODY_BYTES) or b"{}")
-    Fields.parse(orjson.dumps(fields))  # it is an object
+    body = await read_body(request, MAX_BODY_BYTES) or b"{}"
+    Fields.parse(body)  # or it is no object
+    fields = orjson.loads(body)
     wanted = {**await found.tasks.request_of(former), **fields, "retry_of": former}
     again = CreateTask.parse(orjson.dumps(wanted), found.facts.limits)
     caller = replace(caller_of(request), owner=await found.tasks.owner_of(former))

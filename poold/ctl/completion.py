@@ -36,6 +36,10 @@ def _ids(context: Context) -> Iterable[str]:
     return (str(row["id"]) for row in context.poold.pages("/v1/sandboxes", "sandboxes"))
 
 
+def _tasks(context: Context) -> Iterable[str]:
+    return (str(row["id"]) for row in context.poold.pages("/v1/tasks", "tasks"))
+
+
 def _images(context: Context) -> Iterable[str]:
     return (str(row["name"]) for row in context.poold.get("/admin/images")["images"])
 
@@ -50,6 +54,8 @@ def _keys(_context: Context) -> Iterable[str]:
 ASKED: dict[str, Callable[[Context], Iterable[str]]] = {
     "sandbox": _ids,
     "sandboxes": _ids,
+    "task": _tasks,
+    "tasks": _tasks,
     "image": _images,
     "names": _images,
     "key": _keys,

@@ -47,6 +47,7 @@ def build() -> argparse.ArgumentParser:
     live.add_argument("--once", action="store_true", help="two samples, one table")
     live.add_argument("--interval", type=_positive, default=1.0, metavar="SECONDS", help="between samples (1)")
     _sandboxes(_group(top, "sandboxes", "the sandboxes of this host", aliases=["sb"]))
+    _tasks(_group(top, "tasks", "what agents do on this host"))
     _exec(top)
     _attach(top)
     _pool(_group(top, "pool", "warm machines"))
@@ -115,6 +116,16 @@ def _sandboxes(group: Group) -> None:
     events.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
     _exec(group)
     _attach(group)
+
+
+def _tasks(group: Group) -> None:
+    listing = _leaf(group, "ls", "tasks.ls", "list them, newest first")
+    listing.add_argument("--state", metavar="STATE[,STATE]", help="only in these states")
+    listing.add_argument("-q", "--quiet", action="store_true", help="only their ids")
+    show = _leaf(group, "show", "tasks.show", "all about one")
+    show.add_argument("task", metavar="ID", help="a task's id")
+    stop = _leaf(group, "stop", "tasks.stop", "end them; what they have done is kept")
+    stop.add_argument("tasks", metavar="ID", nargs="+")
 
 
 def _create(parser: argparse.ArgumentParser) -> None:

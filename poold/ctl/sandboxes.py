@@ -70,7 +70,7 @@ def show(context: Context) -> int:
             "owner": row.get("owner", "-"),
             "image": row["image"],
             "size": shape(row["vcpus"], row["memory_mb"], row["disk_mb"]),
-            **{name: _time(row.get(f"{name}_ms"), out.now_ms) for name in times},
+            **{name: time_of(row.get(f"{name}_ms"), out.now_ms) for name in times},
             "next": next_step(row.get("next"), out.now_ms),
             "rules": rules_text(row.get("rules") or {}),
             "network": in_short(row.get("network")),
@@ -80,7 +80,7 @@ def show(context: Context) -> int:
     return errors.DONE
 
 
-def _time(at_ms: int | None, now_ms: int) -> str:
+def time_of(at_ms: int | None, now_ms: int) -> str:
     return "-" if at_ms is None else f"{moment(at_ms)} ({relative(at_ms, now_ms)})"
 
 

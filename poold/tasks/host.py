@@ -21,7 +21,7 @@ from poold.sandboxes.turns import Turns
 from poold.tasks import inputs, keeping
 from poold.tasks.errors import NoArtifact
 from poold.tasks.life import Life
-from poold.tasks.making import draft, request_of, with_former
+from poold.tasks.making import draft, is_same_server, request_of, with_former
 from poold.tasks.means import Tools
 from poold.tasks.places import find_workspace
 from poold.tasks.runner import live
@@ -79,19 +79,20 @@ class Tasks:
             raise Draining("this host is being emptied by its operator", retry_after_s=60)
         row, kept = await asyncio.to_thread(draft, self.tools, request, caller, task_id)
         if request.retry_of is not None:
-            kept = with_former(kept, await self._former(request.retry_of, caller))
+            kept = await self._with_former(row.task, kept, request.retry_of, caller)
         await finish(self._add(row, kept, caller))
         return await self.get(row.id)
 
-    async def _former(self, task_id: str, caller: Caller) -> Kept:
-        """What only the vault has of a task that is done again. Of one on another host there is nothing here."""
+    async def _with_former(self, task: Task, kept: Kept, task_id: str, caller: Caller) -> Kept:
+        """With what only the vault has of a task that is done again. Of one on another host there is nothing here."""
         try:
-            task = await self.get(task_id)
+            former = await self.get(task_id)
         except NotFound:
-            return Kept()
-        if task.owner != caller.owner:
+            return kept
+        if former.owner != caller.owner:
             raise BadField("retry_of", task_id, "is no task of yours")
-        return await asyncio.to_thread(self.tools.vault.get, task_id)
+        known = await asyncio.to_thread(self.tools.vault.get, task_id)
+        return with_former(kept, known, same_server=is_same_server(former.repo, task.repo))
 
     async def _add(self, row: Row, kept: Kept, caller: Caller) -> None:
         """The secrets first: a task without them could not be done, and secrets without a task are swept away."""

@@ -90,13 +90,24 @@ def _check_network(tools: Tools, task: Task, caller: Caller, kept: Kept) -> None
     network_of(tools, task, caller.network, kept.env)
 
 
-def with_former(kept: Kept, former: Kept) -> Kept:
-    """What a repetition has: what it was given anew, and for the rest what the former task had."""
+def with_former(kept: Kept, former: Kept, *, same_server: bool) -> Kept:
+    """What a repetition has: what it was given anew, and for the rest what the former task had.
+
+    Credentials are for the server that they were given for, and are shown to no other.
+    """
     return Kept(
-        credentials=kept.credentials or former.credentials,
+        credentials=kept.credentials or (former.credentials if same_server else None),
         env={**former.env, **kept.env},
         webhook_secret=kept.webhook_secret or former.webhook_secret,
     )
+
+
+def is_same_server(repo: str | None, other: str | None) -> bool:
+    """Whether two repositories, by their addresses without credentials, are on one server."""
+    if repo is None or other is None:
+        return False
+    one, two = read_repo(repo).place, read_repo(other).place
+    return (one.scheme, one.host, one.port) == (two.scheme, two.host, two.port)
 
 
 REQUESTED = (

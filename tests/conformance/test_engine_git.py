@@ -11,7 +11,7 @@ import pytest
 
 from poold.commands import Ended, Output, run
 from poold.engines import Machine
-from poold.errors import GuestRefused
+from poold.errors import GuestError
 from poold.link import Guest
 from tests import gitserver
 from tests.conformance.bench import QEMU, Bench
@@ -124,6 +124,5 @@ async def test_a_sandbox_without_a_task_has_its_own_git(bench: Bench) -> None:
         own = URL.replace("://", f"://bot:{SECRET}@")
         script = f"git clone -q {own} /tmp/own && cd /tmp/own && git push -q origin HEAD:own"
         assert await sh(guest, bench, script) == (0, "")
-        with pytest.raises(GuestRefused) as caught:
+        with pytest.raises(GuestError, match="the server wants credentials"):
             await guest.call("POST", "/git/clone", {"operation": "x", "url": URL, "path": REPO}, limit_s=LIMIT_S)
-        assert "authentication" in str(caught.value) or "credentials" in str(caught.value)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from contract.ids import home_of
 from contract.keys import Pools, Scope
 from contract.task_states import FINAL
-from tests.gateway.cluster import EVERYTHING, LIMIT_S, ROOT, Cluster, Reply, ask, operate, wait_for
+from tests.gateway.cluster import EVERYTHING, LIMIT_S, ROOT, Cluster, Reply, ask, open_cluster, operate, wait_for
 
 TASKS = "/api/v1/tasks"
 JOBS = "/api/v1/jobs"
@@ -32,6 +33,13 @@ def red(pair: Cluster) -> Iterator[str]:
 @pytest.fixture
 def blue(pair: Cluster) -> Iterator[str]:
     yield from owner(pair, "blue")
+
+
+@pytest.fixture
+def one_slot() -> Iterator[Cluster]:
+    """A host with room for one machine."""
+    with open_cluster(1, 1, POOLD_SLOTS="1", POOLD_POOL="host=0-1") as cluster:
+        yield cluster
 
 
 def owner(pair: Cluster, name: str, **fields: object) -> Iterator[str]:
@@ -106,6 +114,31 @@ def test_the_same_create_through_two_gateways_is_one_task(pair: Cluster, red: st
     other = ask(pair.gateways[1].port, "POST", TASKS, HELLO, key=red, Idempotency_Key="once")
     assert (other.status, other.code) == (422, "key_reused")
     assert len(ask(pair.gateways[0].port, "GET", TASKS, key=red).json["tasks"]) == 1
+
+
+def test_the_same_creates_at_once_through_two_gateways_are_one_task(pair: Cluster, red: str) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda number: create(pair, red, LONG, number % 2, Idempotency_Key="at-once"), range(8)))
+    assert len({each.json["id"] for each in made}) == 1
+    assert len(ask(pair.gateways[0].port, "GET", TASKS, key=red).json["tasks"]) == 1
+
+
+def test_a_task_waits_for_room_and_begins_when_there_is_some(one_slot: Cluster) -> None:
+    (gateway,), (host,) = one_slot.gateways, one_slot.hosts.values()
+    key = one_slot.key("red")
+    first = create(one_slot, key, LONG).json["id"]
+    in_state(one_slot, key, first, "running")
+    second = create(one_slot, key, LONG, Idempotency_Key="second").json["id"]
+    third = create(one_slot, key, HELLO).json["id"]
+    assert ask(gateway.port, "POST", "/v1/sandboxes", {}, key=key).status == 503  # which does not wait
+    assert ask(gateway.port, "POST", f"{TASKS}/{second}/stop", key=key).json["state"] == "stopped"
+    # What never had a machine has given its room back, and its key leads to it all the same.
+    said = operate(host, "POST", "/v1/sandboxes/states", {"ids": [home_of(each) for each in (second, third)]})
+    assert said["states"] == {home_of(second): "stopped", home_of(third): "running"}
+    assert create(one_slot, key, LONG, Idempotency_Key="second").json["id"] == second
+    assert ask(gateway.port, "GET", f"{TASKS}/{third}", key=key).json["state"] == "queued"
+    ask(gateway.port, "POST", f"{TASKS}/{first}/stop", key=key)
+    assert ended(one_slot, key, third)["state"] == "completed"
 
 
 def test_lists_are_over_all_hosts_and_come_in_pages(pair: Cluster, red: str, blue: str) -> None:

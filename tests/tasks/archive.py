@@ -49,9 +49,10 @@ def opened(task: Task) -> Iterator[Archive]:
     assert (len(packed), hashlib.sha256(packed).hexdigest()) == (told["bytes"], told["sha256"])
     with tempfile.TemporaryDirectory(prefix="warren-archive-") as name:
         root, plain = Path(name) / "root", Path(name) / "plain.tar"
+        root.mkdir()
         with plain.open("wb") as file:
             subprocess.run(["zstd", "-dc"], input=packed, stdout=file, check=True)
         with tarfile.open(plain) as tar:
             members = tuple(tar)
-            tar.extractall(root, filter="tar")
+        subprocess.run(["tar", "-C", root, "-xf", plain], check=True)
         yield Archive(root, members, packed)

@@ -66,6 +66,10 @@ class Caller(Api):
         assert reply.headers["location"] == f"{TASKS}/{reply.json['id']}"
         return Task(self, reply.json["id"])
 
+    def begin(self, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, "Task"]:
+        """Several tasks side by side, by the names that a test has for them: most of their time machines wait."""
+        return {name: self.task(**fields) for name, fields in asked.items()}
+
     def tasks(self, **query: Any) -> list[dict[str, Any]]:
         reply = self.call("GET", f"{TASKS}?{urlencode(query)}")
         assert reply.status == 200, reply
@@ -113,7 +117,7 @@ class Task:
             view = self.view
             if is_so(view):
                 return view
-            assert view["state"] not in FINAL, self.story(view)
+            assert view["phase"] != "done", self.story(view)
             return None
 
         found = until(look, limit_s=limit_s)
@@ -121,10 +125,10 @@ class Task:
         return found
 
     def ended(self, state: str = "completed", limit_s: float = LIMIT_S) -> dict[str, Any]:
-        """The task after its end, which is this one."""
+        """The task after its end, which is this one, when nothing is left to be done for it."""
         view = self.until(lambda view: view["state"] in FINAL, limit_s)
         assert view["state"] == state, self.story(view)
-        return view
+        return self.until(lambda view: view["phase"] == "done", limit_s)
 
     def question(self, kind: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
         """The question of this kind that is open, as soon as it is."""

@@ -8,71 +8,76 @@ from tests.tasks.archive import opened
 from tests.tasks.client import Caller, Task
 
 STEPS = "\n".join(f"append steps.txt {number}" for number in range(40))
-SPEND = "\n".join(["edit a.txt a", *["tokens 1000 100 0.25\nrun true"] * 40])
+SPEND = "\n".join(["tokens 1000 100 0.25\nrun true"] * 40)
+CAPS: dict[str, tuple[float, str]] = {
+    "steps": (5, STEPS),
+    "tokens": (3000, SPEND),
+    "usd": (1.0, SPEND),
+    "wall_sec": (5, "sleep 600"),
+    "output_bytes": (1 << 20, "print 30000000\nsleep 600"),
+}
+LOOPS = {"same_diff": "loop diff 12", "same_failure": "loop fail 12 false"}
+NO_LOOP = {"same_diff": 0, "same_failure": 0}
+Tasks = dict[str, Task]
+
+
+@pytest.fixture(scope="module")
+def tasks(alice: Caller) -> Tasks:
+    asked: dict[str, dict[str, Any]] = {
+        cap: {"prompt": prompt, "caps": {cap: limit}} for cap, (limit, prompt) in CAPS.items()
+    }
+    for rule, prompt in LOOPS.items():
+        asked[rule] = {"prompt": f"{prompt}\nedit late.txt late", "loop": {**NO_LOOP, rule: 3}}
+    asked["switched off"] = {"prompt": "loop diff 4\nloop fail 4 false\nedit late.txt late", "loop": NO_LOOP}
+    return alice.begin(asked)
 
 
 def failed(task: Task, code: str) -> dict[str, Any]:
     view = task.ended("failed")
     assert view["reason"]["code"] == code, task.story(view)
-    assert view["result"]["archive"]["bytes"] > 0
     kinds = task.kinds()
     assert kinds.index("task.archived") < kinds.index("task.failed")
     return view
 
 
-@pytest.mark.parametrize(
-    ("cap", "limit", "prompt"),
-    [
-        ("steps", 5, STEPS),
-        ("tokens", 3000, SPEND),
-        ("usd", 1.0, SPEND),
-        ("wall_sec", 5, "edit a.txt a\nsleep 600"),
-        ("output_bytes", 1 << 20, "edit a.txt a\nprint 30000000\nsleep 600"),
-    ],
-)
-def test_a_cap_ends_the_task_when_it_is_passed(alice: Caller, cap: str, limit: float, prompt: str) -> None:
-    task = alice.task(prompt, caps={cap: limit})
+@pytest.mark.parametrize("cap", CAPS)
+def test_a_cap_ends_the_task_when_it_is_passed(tasks: Tasks, cap: str) -> None:
+    task, limit = tasks[cap], CAPS[cap][0]
     view = failed(task, "cap")
-    assert view["reason"]["cap"] == cap
-    assert view["reason"]["limit"] == limit
-    assert view["reason"]["value"] >= limit
-    (told,) = task.of("cap.reached")
-    assert (told["cap"], told["limit"], told["value"]) == (cap, limit, view["reason"]["value"])
-    within(cap, limit, view["usage"])
+    figures = {name: view["reason"][name] for name in ("cap", "limit", "value")}
+    assert (figures["cap"], figures["limit"]) == (cap, limit)
+    assert figures["value"] >= limit
+    assert task.of("cap.reached") == [figures]
+    assert_not_much_later(cap, limit, view["usage"])
     with opened(task) as archive:
         assert archive.found("AGENT_TASK.md")
 
 
-def within(cap: str, limit: float, usage: dict[str, Any]) -> None:
-    """A cap ends the task at once, and not some time later."""
+def assert_not_much_later(cap: str, limit: float, usage: dict[str, Any]) -> None:
+    """What an agent does until it hears that it is to stop counts, too."""
     match cap:
         case "steps":
-            assert limit <= usage["steps"] <= limit + 3
+            assert limit < usage["steps"] <= limit + 10
         case "tokens":
-            assert sum(usage[name] for name in usage if name.endswith("_tokens")) <= limit + 3 * 1100
+            assert limit < sum(usage[name] for name in usage if name.endswith("_tokens")) <= limit + 10 * 1100
         case "usd":
-            assert limit <= usage["usd"] <= limit + 3 * 0.25
+            assert limit < usage["usd"] <= limit + 10 * 0.25
         case "wall_sec":
             assert usage["wall_ms"] >= limit * 1000
         case "output_bytes":
             assert limit <= usage["output_bytes"] <= limit + (1 << 20)
 
 
-@pytest.mark.parametrize(
-    ("rule", "prompt"),
-    [("same_diff", "loop diff 12\nedit late.txt late"), ("same_failure", "loop fail 12 false\nedit late.txt late")],
-)
-def test_a_loop_is_found_and_ends_the_task(alice: Caller, rule: str, prompt: str) -> None:
-    task = alice.task(prompt, loop={"same_diff": 0, "same_failure": 0, rule: 3})
-    view = failed(task, "loop")
+@pytest.mark.parametrize("rule", LOOPS)
+def test_a_loop_is_found_and_ends_the_task(tasks: Tasks, rule: str) -> None:
+    view = failed(tasks[rule], "loop")
     assert view["reason"]["rule"] == rule
-    (told,) = task.of("loop.found")
+    (told,) = tasks[rule].of("loop.found")
     assert (told["rule"], told["times"]) == (rule, 3)
-    with opened(task) as archive:
+    with opened(tasks[rule]) as archive:
         assert not list(archive.root.rglob("late.txt"))
 
 
-def test_what_is_switched_off_is_no_loop(alice: Caller) -> None:
-    task = alice.task("loop diff 5\nloop fail 5 false\nedit late.txt late", loop={"same_diff": 0, "same_failure": 0})
-    task.ended()
-    assert task.of("loop.found") == []
+def test_what_is_switched_off_is_no_loop(tasks: Tasks) -> None:
+    tasks["switched off"].ended()
+    assert tasks["switched off"].of("loop.found") == []

@@ -1,6 +1,5 @@
 """The life of a task, from a request to what it leaves behind, in a real microVM through a real gateway."""
 
-import json
 import os
 from typing import Any
 
@@ -78,7 +77,7 @@ def test_a_stream_of_events_is_the_page_of_them_and_ends_with_the_task(worked: T
 def test_every_tool_call_is_a_step_with_what_it_was_told_and_what_came_of_it(worked: Task) -> None:
     steps = worked.steps()
     assert [step["number"] for step in steps] == list(range(1, len(steps) + 1))
-    (ran,) = (step for step in steps if "cat one.txt" in json.dumps(step["arguments"]))
+    (ran,) = (step for step in steps if step["arguments"] == {"command": "cat one.txt"})
     assert ran["output"].strip() == "one"
     assert ran["output_bytes"] == len("one\n")
     assert not ran["is_error"]
@@ -97,7 +96,7 @@ def test_commits_are_by_the_author_that_the_operator_names(worked: Task) -> None
 
 def test_the_final_diff_can_be_read(worked: Task) -> None:
     reply = worked.get("/diff")
-    assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+    assert reply.headers["content-type"] == "text/x-diff; charset=utf-8"
     assert "+one" in reply.body.decode().splitlines()
     assert worked.view["result"]["diff"]["files"] == 2
 

@@ -42,11 +42,13 @@ _MORE = ("--include-partial-messages", "--replay-user-messages")
 _ASKING = ("--permission-mode", "default", "--permission-prompt-tool", "stdio")
 _QUIET = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
 _QUESTION = "AskUserQuestion"
+_SHELLS = ("Bash", "Monitor")
 _KINDS = {
-    "Bash": COMMAND,
+    **dict.fromkeys(_SHELLS, COMMAND),
     **dict.fromkeys(("Write", "Edit", "MultiEdit", "NotebookEdit"), EDIT),
     **dict.fromkeys(("Read", "Glob", "Grep", "LS", "NotebookRead"), READ),
 }
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _EXIT_CODE = re.compile(r"Exit code (\d{1,3})(?:\n|\Z)")
 # Said often, and nothing that anybody would miss.
 _SILENT = {"thinking_tokens", "status", "ui_invalidate", "compact_boundary", "hook_started", "hook_response"}
@@ -150,7 +152,8 @@ class Claude:
 
     def _model_event(self, line: Object) -> Iterator[Act]:
         """Count what the model used before the CLI says so. Of subagents nothing is told until the result."""
-        event = values.an_object(line.get("event"))
+        is_own = line.get("parent_tool_use_id") is None
+        event = values.an_object(line.get("event")) if is_own else {}
         match event.get("type"):
             case "message_start":
                 self._finished_messages = self._finished_messages.plus(self._current)
@@ -185,7 +188,7 @@ class Claude:
         if tool == _QUESTION:
             asked = (values.text(each.get("question")) for each in values.objects(given.get("questions")))
             return "question", "\n".join(asked)
-        command = values.text(given.get("command")) if tool == "Bash" else None
+        command = values.text_or_none(given.get("command"))
         return self._assignment.rules.asks(tool, command), command or f"{tool} {_short(given)}"
 
     def _result(self, line: Object) -> Iterator[Act]:
@@ -205,7 +208,9 @@ class Claude:
 
 def _settings(asked: Assignment) -> list[str]:
     """It uses what it thinks harmless without asking. With rules it must ask, whatever settings and hooks are there."""
-    tools = sorted({*asked.rules.tools, *(("Bash",) if asked.rules.commands else ())})
+    named = {*asked.rules.tools, *(_SHELLS if asked.rules.commands else ())}
+    # What cannot be a tool's name must not make all of it unreadable.
+    tools = sorted(name for name in named if _TOOL_NAME.fullmatch(name))
     if not tools:
         return []
     return ["--settings", json.dumps({"permissions": {"ask": tools}, "disableAllHooks": True})]
@@ -230,7 +235,7 @@ def _short(given: Object) -> str:
 
 def _tool_start(block: Object) -> ToolStart:
     tool, given = values.text(block.get("name")), values.an_object(block.get("input"))
-    command = values.text(given.get("command")) if tool == "Bash" else None
+    command = values.text_or_none(given.get("command"))
     return ToolStart(values.text(block.get("id")), tool, _KINDS.get(tool, OTHER), given, command)
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+_SESSIONS_KEPT = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -69,6 +71,8 @@ class Meter:
             self._settled = self._settled.plus(before)
         self._told[session] = usage
         self._live = Usage()
+        if len(self._told) > _SESSIONS_KEPT:
+            self._settled = self._settled.plus(self._told.pop(next(iter(self._told))))
 
     def count(self, live: Usage) -> None:
         """What was used since the last `tell`, all of it."""

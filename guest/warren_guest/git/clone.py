@@ -220,4 +220,4 @@ class Settle:
             await self._run("rmdir", "--ignore-fail-on-non-empty", "--", *place.missing)
 
     async def _run(self, *argv: str) -> None:
-        await self._children.run(Program(argv[0], argv[1:], self._env, "/", self._user))
+        await self._children.run(Program(argv[0], argv[1:], self._env, "/", self._user, no_new_privs=True))

@@ -1,7 +1,7 @@
 """Command lines of git, in surroundings in which nothing of a repository, a home or a machine changes what it does.
 
 All settings go through the environment, where they win over every file. None of them is a secret: credentials are on a
-pipe that git's helper reads once, and nowhere else.
+pipe that git's helper reads once, and nowhere else. No program that git starts gets more rights than git has.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,6 @@ from warren_guest.git.places import real_git
 from warren_guest.spawn import Program
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# No program that git starts, whoever owns it, gets more rights than git has: sudo does not work below this.
-_UNPRIVILEGED = ("setpriv", "--no-new-privs", "--")
 # Standard input becomes descriptor 9, which all that git starts inherits and only the helper reads.
 _WITH_PIPE = ("sh", "-c", 'exec 9<&0 </dev/null; exec "$@"', "sh")
 _HELPER = '!f() { test "$1" = get && cat <&9; }; f'
@@ -93,8 +91,8 @@ def by_keeper(
         **{name: value for name, value in (machine or {}).items() if name in _PROXIES},
         **_surroundings(protocols, {"http.followRedirects": "initial", **helper}),
     }
-    argv = (*(_WITH_PIPE if helper else ()), *_UNPRIVILEGED, real_git(), *arguments)
-    return Program(argv[0], argv[1:], env, folder, keeper, stdin=bool(helper))
+    argv = (*(_WITH_PIPE if helper else ()), real_git(), *arguments)
+    return Program(argv[0], argv[1:], env, folder, keeper, stdin=bool(helper), no_new_privs=True)
 
 
 def by_user(
@@ -108,14 +106,14 @@ def by_user(
     more: Mapping[str, str] | None = None,
 ) -> Program:
     """Git as `account` in a workspace. With `is_clean` no configuration of the machine or its home counts."""
-    argv = (*_UNPRIVILEGED, real_git(), *arguments)
-    return Program(argv[0], argv[1:], _user_env(env, author, is_clean, more or {}), cwd, account, stdin=stdin)
+    surroundings = _user_env(env, author, is_clean, more or {})
+    return Program(real_git(), arguments, surroundings, cwd, account, stdin=stdin, no_new_privs=True)
 
 
 def script_by_user(account: Account, env: Mapping[str, str], cwd: str, script: str, *arguments: str) -> Program:
     """A short shell script in a workspace, which calls git as `$GIT`."""
-    argv = (*_UNPRIVILEGED, "sh", "-c", script, "sh", *arguments)
-    return Program(argv[0], argv[1:], _user_env(env, None, False, {"GIT": real_git()}), cwd, account)
+    surroundings = _user_env(env, None, False, {"GIT": real_git()})
+    return Program("sh", ("-c", script, "sh", *arguments), surroundings, cwd, account, no_new_privs=True)
 
 
 def _user_env(env: Mapping[str, str], author: Author | None, is_clean: bool, more: Mapping[str, str]) -> dict[str, str]:

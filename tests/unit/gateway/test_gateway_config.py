@@ -50,6 +50,8 @@ def test_any_address_is_served_with_tls(folder: Path) -> None:
         ("GATEWAY_LISTEN", "127.0.0.1:99999"),
         ("GATEWAY_WORKERS", "0"),
         ("GATEWAY_WORKERS", "many"),
+        ("GATEWAY_JOBS_AGENT", "clippy"),
+        ("GATEWAY_JOBS_AGENT", ""),
         ("GATEWAY_PREVIEW_RATE", "-1"),
         ("GATEWAY_PREVIEW_RATE", "1.5"),
         ("GATEWAY_HOSTS", "http://a.example:7070"),

@@ -102,9 +102,9 @@ def test_claude_stays_until_a_message_that_was_sent_late_is_read() -> None:
 
 def test_claude_is_made_to_ask_when_there_are_rules() -> None:
     assert "--settings" not in Claude(Assignment("x")).command().args
-    args = Claude(Assignment("x", rules=Rules(("Read",), ("rm *",)))).command().args
+    args = Claude(Assignment("x", rules=Rules(("Read", "no tool ((", ""), ("rm *",)))).command().args
     settings = json.loads(args[args.index("--settings") + 1])
-    assert settings == {"permissions": {"ask": ["Bash", "Read"]}, "disableAllHooks": True}
+    assert settings == {"permissions": {"ask": ["Bash", "Monitor", "Read"]}, "disableAllHooks": True}
 
 
 def test_a_result_of_claude_that_is_an_error_is_a_failure_whatever_its_subtype() -> None:

@@ -82,8 +82,8 @@ TROUBLE = {
     "a run that nobody ended": ("UPDATE usage SET ended_ms = NULL", "is stopped, but 1 of its runs"),
     "a run that is missing": ("DELETE FROM usage", "is running, but 0 of its runs"),
     "a broken reference": (
-        "PRAGMA foreign_keys = OFF; INSERT INTO steps VALUES ('nobody', 1, 1, 'k', '{}')",
-        "steps row .* names a tasks that is not there",
+        "PRAGMA foreign_keys = OFF; INSERT INTO prompts VALUES ('nobody', 'text')",
+        "prompts row .* names a tasks that is not there",
     ),
     "a broken chain": (
         "INSERT INTO audit (seq, at_ms, owner, action, detail, hash)"

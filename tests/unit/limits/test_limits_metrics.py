@@ -29,6 +29,11 @@ NAMES = {
     "host_pressure": "gauge",
     "egress_bytes_total": "counter",
     "egress_connections_total": "counter",
+    "tasks": "gauge",
+    "tasks_total": "counter",
+    "task_first_event_seconds": "histogram",
+    "task_events_total": "counter",
+    "webhooks_total": "counter",
 }
 
 

@@ -11,6 +11,7 @@ from poold.api.app import OPERATORS_ROUTES, ROUTES
 from tests.unit.limits.exposition import Family, parse
 from tests.unit.poold.poold_host import Host, open_host
 from tests.unit.poold.poold_refusals import CLIENTS, GATEWAYS, OPERATORS
+from tests.unit.poold.poold_task_refusals import OPERATORS_TASKS, TASKS
 from tests.unit.poold.test_poold_api import BAD_REQUESTS, UNKNOWN, stopped
 from tests.unit.poold.test_poold_ports import BAD_PORTS
 from tests.unit.poold.test_poold_terminal import BAD_TERMINALS
@@ -48,7 +49,8 @@ WITHOUT_INPUT = {
 
 
 def test_every_route_has_a_refusal_in_the_tests() -> None:
-    refusals = [(method, path) for method, path, *_ in [*BAD_REQUESTS, *CLIENTS, *GATEWAYS, *OPERATORS]]
+    everything = [*BAD_REQUESTS, *CLIENTS, *GATEWAYS, *OPERATORS, *TASKS, *OPERATORS_TASKS]
+    refusals = [(method, path) for method, path, *_ in everything]
     refusals += [("WS", f"{UNKNOWN}/terminal{query}") for query in BAD_TERMINALS]
     refusals += [("WS", f"{UNKNOWN}/ports/{port}") for port in BAD_PORTS]
     missing = [route for route in (*ROUTES, *OPERATORS_ROUTES) if not is_refused_somewhere(route, refusals)]

@@ -136,7 +136,9 @@ async def test_a_host_that_is_refused_is_asked_about_once_and_allowed_when_someb
     assert [(each["id"], each["kind"]) for each in found["waiting"]] == [("ho-1", "host")]
     assert (await say(host, task, "approve", "ho-1")).status == 200
     await until(host, task, state="running")
-    allowed = (await host.sandboxes.get(sandbox)).network.allow
+    async with asyncio.timeout(LIMIT_S):
+        while not (allowed := (await host.sandboxes.get(sandbox)).network.allow):
+            await asyncio.sleep(0.01)
     assert [(rule.host, rule.ports) for rule in allowed] == [("web.example.com", (443,))]
     run.end()
     await until(host, task, state="completed")
