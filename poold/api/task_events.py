@@ -23,7 +23,8 @@ from poold.ledger.tasks import LAST
 
 MAX_PAGE = 1000
 PING = b": ping\n\n"
-KNOWN = 64  # batches whose encoding is remembered
+KNOWN = 16  # batches whose encoding is remembered
+MOST_BYTES = 2 << 20  # of one that is
 
 
 async def of_task(request: Request) -> Response:
@@ -58,9 +59,10 @@ class _Encodings:
         if known is not None and known[0] is batch:
             return known[1]
         data = b"".join(sse(event.kind, event.view(), event.seq) for event in batch)
-        if len(self._known) >= KNOWN:
-            del self._known[next(iter(self._known))]
-        self._known[id(batch)] = (batch, data)
+        if len(data) <= MOST_BYTES:
+            while len(self._known) >= KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[id(batch)] = (batch, data)
         return data
 
 

@@ -17,6 +17,7 @@ from contract.task_states import FINAL, TaskEvent, TaskState, step
 from contract.tasks import SHOWN_PROMPT_CHARS, Approvals, Caps, Loop, Task, Usage
 from poold.errors import NoRoomToQueue
 from poold.ledger import audit, events, questions
+from poold.ledger.connect import Connection
 
 KINDS = {
     TaskEvent.PLAN: "task.planning",
@@ -122,6 +123,8 @@ def end(db: sqlite3.Connection, task_id: str, ending: Mapping[str, Any]) -> bool
     if row.task.state in FINAL or (row.ending is not None and not (is_stop and row.ending["event"] != TaskEvent.STOP)):
         return False
     change(db, task_id, ending=dict(ending), phase="finish")
+    if isinstance(db, Connection):
+        db.touched.add(task_id)  # who waits for the task to change wants to know
     return True
 
 
@@ -194,6 +197,12 @@ def under_way(db: sqlite3.Connection) -> list[Row]:
     """All of which something is still to be done, oldest first: what a start of the daemon takes up."""
     rows = db.execute("SELECT * FROM tasks WHERE phase <> 'done' ORDER BY created_ms, id")
     return [_row(db, row) for row in rows.fetchall()]
+
+
+def ids(db: sqlite3.Connection) -> set[str]:
+    """All that this host has, and those that it has forgotten while their files were still there."""
+    rows = db.execute("SELECT id FROM tasks UNION ALL SELECT task FROM forgotten_files")
+    return {row[0] for row in rows}
 
 
 def living(db: sqlite3.Connection, owner: str) -> list[Task]:

@@ -6,15 +6,15 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 from sqlite3 import Connection
-from typing import Any
 
-from contract.errors import CapacityError, WarrenError
+from contract.errors import BadField, CapacityError, NotFound, WarrenError
 from contract.ids import home_of, new_id
 from contract.models import MAX_TIMEOUT_S, CreateSandbox, RulesAsked, Sandbox, Shape
 from contract.network import Network
 from contract.states import State
 from contract.task_states import TaskEvent, TaskState
 from contract.tasks import Task
+from poold.errors import SandboxStopped
 from poold.ledger import tasks
 from poold.ledger.tasks import Row
 from poold.pool import OVERHEAD_MB, Pool
@@ -27,6 +27,7 @@ from poold.tasks.repos import read_repo
 log = logging.getLogger("poold.tasks")
 
 ATTEMPTS = 3  # machines that may fail before the task does
+AGAIN_S = 1.0
 
 
 async def claim(life: Life) -> None:
@@ -48,7 +49,10 @@ async def claim(life: Life) -> None:
 async def _made(life: Life) -> Sandbox | None:
     """A sandbox, once it is the task's turn and there is room. None if the task is to end."""
     while True:
-        if (await life.row()).attempts >= ATTEMPTS:
+        row = await life.row()
+        if row.ending is not None:
+            return None
+        if row.attempts >= ATTEMPTS:
             await life.fail("machine", f"none of {ATTEMPTS} machines could be started")
             return None
         async with life.tools.queue.turn(life.key) as turn:
@@ -70,26 +74,28 @@ async def _tried(life: Life, turn: Turn) -> Sandbox | None:
         log.info("no room for a task after all", extra={"task": life.id, "why": str(error)})
         await _requeue(life)
         await turn.wait_for_room()
+    except SandboxStopped as error:
+        await life.fail("machine", error.message)
+    except BadField as error:  # what the operator allows has changed since the task was made
+        await life.fail("host", error.message)
     except WarrenError as error:
         log.warning("a task's machine failed", extra={"task": life.id, "why": str(error)})
+        failures = row.attempts + 1
+        await life.write(partial(tasks.change, task_id=life.id, attempts=failures))
+        await asyncio.sleep(AGAIN_S * failures)
     return None
 
 
 async def _planned(life: Life, row: Row) -> Row:
-    """The intent: which sandbox it is to be. One that a former try has spent is not used again."""
-    is_new = row.task.sandbox is None and row.attempts == 0
-    sandbox = await life.sandbox(row)
-    if is_new:
-        name = home_of(life.id)
-    elif row.task.sandbox is not None and sandbox is None:
-        name = row.task.sandbox  # it was never begun
-    else:
+    """The intent: which sandbox it is to be. An id that a former try has spent is not used again."""
+    name = row.task.sandbox or home_of(life.id)
+    with contextlib.suppress(NotFound):
+        await life.tools.sandboxes.get(name)
         name = new_id("sb", life.tools.means.sources.entropy)
-    changes: dict[str, Any] = {"sandbox": name, "attempts": row.attempts + (name != row.task.sandbox)}
     life.wall.run(True)
     if row.task.state is TaskState.QUEUED:
-        return await life.move(TaskEvent.PLAN, {"sandbox": name}, **changes)
-    return await life.write(partial(tasks.change, task_id=life.id, **changes))
+        return await life.move(TaskEvent.PLAN, {"sandbox": name}, sandbox=name)
+    return await life.write(partial(tasks.change, task_id=life.id, sandbox=name))
 
 
 async def _requeue(life: Life) -> None:
@@ -97,10 +103,8 @@ async def _requeue(life: Life) -> None:
     life.wall.run(False)
 
     def write(db: Connection) -> None:
-        row = tasks.get(db, life.id)
-        changes: dict[str, Any] = {"sandbox": None, "attempts": max(0, row.attempts - 1)}
-        if row.task.state is TaskState.PLANNING:
-            tasks.move(db, life.id, TaskEvent.REQUEUE, now_ms=life.tools.now_ms(), **changes)
+        if tasks.get(db, life.id).task.state is TaskState.PLANNING:
+            tasks.move(db, life.id, TaskEvent.REQUEUE, now_ms=life.tools.now_ms(), sandbox=None)
 
     await life.write(write)
 
@@ -131,7 +135,11 @@ async def _is_seen(life: Life, sandbox_id: str) -> None:
 def sandbox_request(tools: Tools, row: Row) -> CreateSandbox:
     """The sandbox that the task works in, with no time limit that counts before the task's own. Blocks."""
     task = row.task
-    rules = RulesAsked(timeout_sec=MAX_TIMEOUT_S, on_timeout="pause" if tools.can_save else "destroy")
+    far = MAX_TIMEOUT_S
+    if tools.can_save:  # its owner's rules for other sandboxes do not count
+        rules = RulesAsked(far, "pause", idle_sec=far, paused_sec=far, auto_resume=False)
+    else:
+        rules = RulesAsked(far, "destroy")
     env = tools.vault.get(task.id).env
     return CreateSandbox(
         image=task.image,

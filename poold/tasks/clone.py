@@ -21,21 +21,25 @@ async def clone(life: Life) -> None:
     """The task's agent may begin when this returns, or the task is to end."""
     row = await life.row()
     task = row.task
-    told: dict[str, Any] = {}
-    if task.repo is not None:
-        request = await clone_request(life.tools, task, life.cwd)
-        try:
-            async with life.inside(task.sandbox or "") as guest:
-                answer = await ask(guest, "POST", "/git/clone", request, limit_s=CLONE_S + ANSWER_S)
-        except GuestRefused as error:
-            await life.fail("clone", f"the repository was not cloned: {error.message}", error=error.code)
-            return
-        told = {name: text_of(answer.get(name), 200) for name in ("head", "branch", "base")}
-    else:
-        async with life.inside(task.sandbox or "") as guest:
-            await ask(guest, "POST", "/git/policy", policy_request(life.tools))
+    try:
+        told = await _brought(life, task)
+    except GuestRefused as error:
+        what = "its machine is of no use" if task.repo is None else "the repository was not cloned"
+        await life.fail("clone", f"{what}: {error.message}", error=error.code)
+        return
     await life.write(partial(_begin, life=life, told=told, task=task))
     life.wake()
+
+
+async def _brought(life: Life, task: Task) -> dict[str, Any]:
+    """What was cloned; nothing if there is no repository to clone."""
+    async with life.inside(task.sandbox or "") as guest:
+        if task.repo is None:
+            await ask(guest, "POST", "/git/policy", policy_request(life.tools))
+            return {}
+        request = await clone_request(life.tools, task, life.cwd)
+        answer = await ask(guest, "POST", "/git/clone", request, limit_s=CLONE_S + ANSWER_S)
+        return {name: text_of(answer.get(name), 200) for name in ("head", "branch", "base")}
 
 
 def _begin(db: Connection, life: Life, told: dict[str, Any], task: Task) -> None:

@@ -32,7 +32,8 @@ STOP_S = 60.0
 LAST_WORDS_S = 30.0  # until an agent that was stopped has told its end
 AGAIN_S = 1.0
 TRIES = 3
-ALL_S = 3 * 3600.0  # for everything: a workspace may be large
+LIMITS_S = {"archive": 3 * 3600.0, "pushed": None}  # a workspace may be large, and a person slow
+LIMIT_S = 900.0
 WAKE_S = 600.0  # for a machine that is on disk to find room
 ASKS = "hp-1"
 
@@ -55,18 +56,15 @@ async def _keep_all(life: Life, row: Row) -> None:
         ("outputs", _fetch),
         ("commit", keeping.commit),
         ("work", keeping.work),
-        ("pushed", _push),
         ("archive", keeping.archive),
+        ("pushed", _push),  # last: it may have to wait for a person
     ]
     try:
-        async with asyncio.timeout(ALL_S):
-            await _awake(life)
-            for name, step in steps:
-                await _attempt(life, name, step)
+        await _awake(life)
+        for name, step in steps:
+            await _attempt(life, name, step)
     except Gone as error:
         log.warning("a task's machine was gone before its work was kept", extra={"task": life.id, "why": str(error)})
-    except TimeoutError:
-        log.error("keeping a task's work took too long", extra={"task": life.id})
 
 
 async def _awake(life: Life) -> None:
@@ -86,10 +84,14 @@ async def _attempt(life: Life, name: str, step: Step) -> None:
         if name in row.kept:
             return
         try:
-            told = await step(life, row)
+            async with asyncio.timeout(LIMITS_S.get(name, LIMIT_S)):
+                told = await step(life, row)
             break
         except Gone:
             raise
+        except TimeoutError:
+            told = {"problem": "it took too long"}
+            break
         except WarrenError as error:
             if life.gone is not None:
                 raise Gone(life.gone) from error

@@ -83,6 +83,8 @@ async def take(life: Life, before: Progress, batch: Sequence[GuestEvent]) -> Pro
     row = await life.row()
     after, changes, verdict = _read(life, row, before, batch)
     asked = spending(after, row.task.approvals)
+    if after.ended is not None:
+        asked = None  # it spends no more
     if asked is not None:
         after = replace(after, approved_spends=asked.number)
     write = partial(_write, life=life, after=after, changes=changes, verdict=verdict, asked=asked)

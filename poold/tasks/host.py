@@ -60,6 +60,7 @@ class Tasks:
     async def running(self) -> AsyncIterator["Tasks"]:
         """Take up every task that is not over, and work on all of them during the block."""
         self.tools.means.pool.places.on_room = self.tools.queue.freed
+        await self._clear_halves()
         for row in await self.tools.read(tasks.under_way):
             self._begin(row)
         others = [asyncio.ensure_future(each) for each in (self._deliveries.run(), self._upkeep())]
@@ -177,7 +178,7 @@ class Tasks:
         life = self._lives.get(task_id)
         if life is None or "work" in row.kept or row.task.sandbox is None or "cloned" not in row.kept:
             async with self.tools.artifacts.open_part(task_id, keeping.PATCH) as part:
-                yield part.chunks(), part.total >= keeping.MAX_PATCH_BYTES
+                yield part.chunks(), keeping.is_cut(row)
             return
         async with self.tools.sandboxes.use(row.task.sandbox) as guest:
             await find_workspace(life, row.task.sandbox)
@@ -257,6 +258,13 @@ class Tasks:
             except (WarrenError, OSError) as error:
                 log.error("what tasks left behind could not be removed", extra={"why": str(error)})
             await asyncio.sleep(UPKEEP_S)
+
+    async def _clear_halves(self) -> None:
+        """Before anything is written: what a former daemon left half written, and files of no task, go."""
+        try:
+            await self.tools.artifacts.sweep(await self.tools.read(tasks.ids))
+        except WarrenError as error:
+            log.error("the store could not be swept", extra={"why": str(error)})
 
     async def _sweep(self) -> None:
         needed = await self.tools.read(partial(_needed, since_ms=self.tools.now_ms() - RETRY_MS))

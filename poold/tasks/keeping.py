@@ -55,8 +55,12 @@ async def work(life: Life, row: Row) -> dict[str, Any]:
         stat = await ask(guest, "GET", f"/git/diff?{urlencode({**seen, 'format': 'stat'})}", limit_s=GIT_S)
         target = f"/git/diff?{urlencode({**seen, 'format': 'patch', 'limit': MAX_PATCH_BYTES})}"
         async with guest.exchange("GET", target, limit_s=GIT_S, refusals=FAR_AWAY) as answer:
+            is_cut = answer.headers.get("warren-truncated") == "true"
             stored = await life.tools.artifacts.put(life.id, PATCH, answer.chunks(), limit_bytes=2 * MAX_PATCH_BYTES)
-    diff = {name: number(stat.get(name)) for name in ("files", "insertions", "deletions")} | {"bytes": stored.bytes}
+    diff: dict[str, Any] = {name: number(stat.get(name)) for name in ("files", "insertions", "deletions")} | {
+        "bytes": stored.bytes
+    }
+    diff |= {"truncated": True} if is_cut else {}
     entry = artifacts.Entry(PATCH, "patch", stored.bytes, stored.sha256, life.tools.now_ms())
     await life.write(lambda db: artifacts.put(db, life.id, entry))
     await life.tell("file.diff", {**diff, "hash": text_of(stat.get("hash"), 128), "artifact": PATCH})
@@ -70,6 +74,11 @@ EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # what everything in a 
 def base_of(row: Row) -> str | None:
     """The commit that the task began with; None in a repository that it made."""
     return (row.kept.get("cloned") or {}).get("base")
+
+
+def is_cut(row: Row) -> bool:
+    """Whether the patch that was kept is only the beginning of it."""
+    return bool(((row.kept.get("work") or {}).get("diff") or {}).get("truncated"))
 
 
 def _commits(log: dict[str, Any]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from contract.models import Caller
 from contract.task_states import TaskState
 from contract.tasks import CreateTask, Task, Webhook
 from poold.ledger.tasks import Row
+from poold.pool import OVERHEAD_MB
 from poold.tasks import secrets
 from poold.tasks.claim import network_of
 from poold.tasks.means import Tools
@@ -58,10 +59,14 @@ def _shape(tools: Tools, request: CreateTask) -> dict[str, Any]:
     """What its machine is made of: what the request says, over what its image says."""
     image = request.image or _usual_image(tools, request.agent)
     defaults = tools.means.images.find(image).defaults
+    memory_mb = request.memory_mb or defaults.memory_mb
+    most_mb = tools.means.pool.places.memory_budget_mb - OVERHEAD_MB
+    if memory_mb > most_mb:  # it would wait for ever, and all others behind it
+        raise BadField("memory_mb", memory_mb, f"must be at most {most_mb} on this host")
     return {
         "image": image,
         "vcpus": request.vcpus or defaults.vcpus,
-        "memory_mb": request.memory_mb or defaults.memory_mb,
+        "memory_mb": memory_mb,
         "disk_mb": request.disk_mb or defaults.disk_mb,
     }
 
