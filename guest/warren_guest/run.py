@@ -105,7 +105,9 @@ class Run:
     # What others ask for.
 
     def instruct(self, text: str) -> None:
-        """Raises `not_possible`."""
+        """Raises `not_possible`, or `no_run` if it has given its result and is about to end."""
+        if self._outbox.is_closed and self._started.keeps_stdin:
+            raise RefusedError("no_run", "the agent has given its result and hears no more")
         for act in self._adapter.instruct(text):
             self._do_nowait(act)
 

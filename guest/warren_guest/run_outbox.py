@@ -19,6 +19,10 @@ class Outbox:
         self._bell = Bell()
         self._is_closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     def put(self, data: bytes) -> None:
         """Dropped if it was closed: the agent was told that nothing more comes."""
         if not self._is_closed:

@@ -78,7 +78,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class CloseInput:
-    """There is nothing more to say to the agent: it may end."""
+    """There is nothing more to say to the agent: it is to end by itself, soon."""
 
 
 @dataclass(frozen=True, slots=True)

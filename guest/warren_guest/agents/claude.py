@@ -51,7 +51,10 @@ _KINDS = {
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _EXIT_CODE = re.compile(r"Exit code (\d{1,3})(?:\n|\Z)")
 # Said often, and nothing that anybody would miss.
-_SILENT = {"thinking_tokens", "status", "ui_invalidate", "compact_boundary", "hook_started", "hook_response"}
+_SILENT = {
+    *("thinking_tokens", "status", "ui_invalidate", "background_tasks_changed", "compact_boundary"),
+    *("hook_started", "hook_response"),
+}
 
 
 class Claude:
@@ -146,6 +149,7 @@ class Claude:
     def _user(self, line: Object) -> Iterator[Act]:
         if line.get("isReplay") is True:
             self._unread -= 1
+            self._has_result = False  # it has something to do
         for block in values.objects(values.an_object(line.get("message")).get("content")):
             if block.get("type") == "tool_result":
                 yield _tool_end(block)

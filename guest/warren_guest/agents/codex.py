@@ -12,6 +12,7 @@ from warren_guest.agents.acts import (
     EDIT,
     OTHER,
     Act,
+    CloseInput,
     Finished,
     SessionIs,
     ToolEnd,
@@ -74,6 +75,7 @@ class Codex(OneShot):
     def _turn_completed(self, line: Object) -> Iterator[Act]:
         yield Used(_usage(values.an_object(line.get("usage"))))
         yield Finished(is_success=True, result=self._last)
+        yield CloseInput()
 
     def _item(self, line: Object) -> Iterable[Act] | None:
         is_done, item = line["type"] == "item.completed", values.an_object(line.get("item"))
@@ -96,7 +98,7 @@ def _thread_started(line: Object) -> Iterable[Act]:
 
 def _turn_failed(line: Object) -> Iterable[Act]:
     told = values.text(values.an_object(line.get("error")).get("message"))
-    return (Finished(is_success=False, error=told or "the turn failed"),)
+    return Finished(is_success=False, error=told or "the turn failed"), CloseInput()
 
 
 def _error(line: Object) -> Iterable[Act]:

@@ -12,6 +12,7 @@ from warren_guest.agents.acts import (
     OTHER,
     READ,
     Act,
+    CloseInput,
     Finished,
     SessionIs,
     ToolEnd,
@@ -126,6 +127,7 @@ def _result(line: Object) -> Iterator[Act]:
         yield Finished(is_success=False, error=words or "the agent failed")
     else:
         yield Finished(is_success=True, result=words)
+    yield CloseInput()
 
 
 _READERS: dict[str, Reader] = {

@@ -10,6 +10,7 @@ from warren_guest.agents.acts import (
     OTHER,
     Act,
     Ask,
+    CloseInput,
     Finished,
     Send,
     SessionIs,
@@ -103,6 +104,7 @@ def _result(line: Object) -> Iterator[Act]:
     words = values.text(line.get("text"))
     is_success = line.get("is_error") is not True
     yield Finished(is_success, words if is_success else None, None if is_success else words)
+    yield CloseInput()
 
 
 def _words(line: Object) -> str:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,13 +159,14 @@ class Client:
         return found
 
 
-def launch(folder: Path, *arguments: str) -> tuple["subprocess.Popen[bytes]", str]:
+def launch(
+    folder: Path, *arguments: str, program: Sequence[str] = ("-m", "warren_guest")
+) -> tuple["subprocess.Popen[bytes]", str]:
     """Start a guest on a socket in `folder` and wait until it is ready."""
     path = str(folder / "guest.sock")
     argv = [
         sys.executable,
-        "-m",
-        "warren_guest",
+        *program,
         "--socket",
         path,
         "--workspace",

@@ -96,7 +96,15 @@ def test_claude_stays_until_a_message_that_was_sent_late_is_read() -> None:
     list(claude.instruct("more"))
     assert acts.CloseInput() not in list(claude.read(result) or ())
     list(claude.read(replay) or ())
+    assert list(claude.quiet()) == [], "it works on what it has just read"
     assert acts.CloseInput() in list(claude.read(result) or ())
+
+
+def test_claude_that_never_says_that_it_read_a_message_is_not_waited_for() -> None:
+    """It does not replay its own commands (`/clear`)."""
+    claude = Claude(Assignment("/clear"))
+    assert list(claude.quiet()) == []
+    list(claude.read({"type": "result", "is_error": False, "result": ""}) or ())
     assert list(claude.quiet()) == [acts.CloseInput()]
 
 
@@ -123,15 +131,19 @@ def test_codex_as_it_was_recorded() -> None:
     assert ends[0].output == "hi\n"
     assert ends[1].output.startswith("add ")
     assert [act.fields["text"] for act in of(acts.Tell, found)] == ["Hm.", "I look.", "Done."]
-    assert found[-2:] == [acts.Used(Usage(300, 40, 50)), acts.Finished(is_success=True, result="Done.")]
+    assert found[-3:] == [
+        acts.Used(Usage(300, 40, 50)),
+        acts.Finished(is_success=True, result="Done."),
+        acts.CloseInput(),
+    ]
 
 
 def test_a_retry_of_codex_is_not_its_end() -> None:
     codex = Codex(Assignment("x"))
     (note,) = codex.read({"type": "error", "message": "Reconnecting... 1/5"}) or ()
     assert isinstance(note, acts.Tell)
-    (end,) = codex.read({"type": "turn.failed", "error": {"message": "no key"}}) or ()
-    assert end == acts.Finished(is_success=False, error="no key")
+    end = list(codex.read({"type": "turn.failed", "error": {"message": "no key"}}) or ())
+    assert end[0] == acts.Finished(is_success=False, error="no key")
 
 
 def test_the_key_of_codex_is_not_in_its_arguments() -> None:

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.guest.client import Client
+from tests.unit.guest.client import Client, end, launch
 from tests.unit.guest.run_client import RunClient
 
 MEMORY_LIMIT_MB = 200
@@ -253,6 +256,50 @@ async def test_a_large_argument_and_control_characters_keep_events_small(host: R
     assert (big["truncated"], big["arguments"]["a"], big["arguments"]["b"]) == (True, "x" * 4096, 1)
     sizes = [len(json.dumps(event)) for event in host.seen]
     assert max(sizes) <= 64 << 10
+
+
+async def test_a_cli_that_does_not_end_after_its_result_is_ended(tmp_path: Path) -> None:
+    """In a guest that waits for it for a moment only."""
+    impatient = "import warren_guest.run as run; run.PARTING_S = 0.5; import warren_guest.__main__ as it; it.main()"
+    result = json.dumps({"type": "result", "result": "ok"})
+    script = tmp_path / "cursor-agent"
+    script.write_text(f"#!/bin/sh\ntrap '' TERM INT\necho '{result}'\nexec sleep 605\n")
+    script.chmod(0o755)
+    process, path = launch(tmp_path, program=("-c", impatient))
+    client = Client(path, process.pid, tmp_path)
+    try:
+        ended = await RunClient(client).whole("go", agent="cursor", env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    finally:
+        await client.close()
+        end(process)
+    assert (ended["outcome"], ended["result"], ended["signal"]) == ("success", "ok", "SIGKILL")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can start agents as somebody else")
+async def test_agents_run_as_the_account_of_the_machine_and_not_as_the_guest() -> None:
+    with tempfile.TemporaryDirectory(prefix="warren-run-") as name:
+        folder, workspace = Path(name), Path(name) / "workspace"
+        folder.chmod(0o755)
+        workspace.mkdir()
+        shutil.chown(workspace, "nobody")
+        process, path = launch(folder, "--user", "nobody")
+        client = Client(path, process.pid, workspace)
+        host = RunClient(client)
+        try:
+            fifo = "run mkfifo pipe; mkdir folder; ln -s /etc/shadow link"
+            env = {"HOME": str(workspace)}
+            await host.whole(f"run id -un\n{fifo}\nrun seq 10000\nedit a.txt b", env=env)
+            long = host.told("agent.tool", phase="end", command="seq 10000")[0]
+            refused = await host.whole(f"run cat {long['file']}", run=2, env=env)
+        finally:
+            await client.close()
+            end(process)
+    assert refused["outcome"] == "success"
+    (who,) = host.told("agent.tool", phase="end", command="id -un")
+    assert who["output"] == "nobody\n"
+    (tried,) = host.told("agent.tool", phase="end", command=f"cat {long['file']}")
+    assert "Permission denied" in tried["output"]
+    assert host.told("file.diff")
 
 
 async def exists(path: Path) -> bool:
