@@ -103,7 +103,7 @@ async def test_a_whole_task_with_credentials_that_nobody_sees(bench: Bench) -> N
         code, said = await sh(guest, bench, f"cd {REPO} && git push origin work:main 2>&1")
         assert (code, "main is protected" in said) == (1, True), said
         code, said = await sh(guest, bench, f"cd {REPO} && git push origin work 2>&1")
-        assert (code, "no task runs here" in said) == (1, True), said
+        assert (code, "no agent is running" in said) == (1, True), said
         # Around the wrapper there is git, and no credentials.
         code, said = await sh(guest, bench, f"cd {REPO} && /usr/lib/warren/git push origin work 2>&1 </dev/null")
         assert code != 0, said
