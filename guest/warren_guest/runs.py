@@ -123,11 +123,14 @@ class Runs:
         return None
 
     async def _work_of(self, task: str, place: Place) -> Work:
-        if self._work is None or self._work.task != task:
-            clock = asyncio.get_running_loop().time
-            changes = Changes(self._processes, place.account, place.env, place.cwd, clock)
-            await changes.begin()
-            self._work = Work(task, Meter(), changes)
+        """What is known of `task`; where it begins to work in another folder, what that begins with."""
+        known = self._work if self._work is not None and self._work.task == task else None
+        if known is not None and known.changes.cwd == place.cwd:
+            return known
+        clock = asyncio.get_running_loop().time
+        changes = Changes(self._processes, place.account, place.env, place.cwd, clock)
+        await changes.begin()
+        self._work = Work(task, Meter() if known is None else known.meter, changes)
         return self._work
 
     async def _spawn(self, command: Command, place: Place, env: Mapping[str, str]) -> tuple[Process, Reader]:

@@ -61,7 +61,7 @@ class Changes:
         self._processes = processes
         self._account = account
         self._env = {**env, **_QUIET}
-        self._cwd = cwd
+        self.cwd = cwd
         self._now = now
         self._base = ""
         self._last = _Sums().change()
@@ -86,7 +86,7 @@ class Changes:
     async def _shell(self, script: str, sink: S) -> S | None:
         """Run `script`, with its output into `sink`. None if it failed, took too long or said too much."""
         env = {**self._env, "WARREN_BASE": self._base}
-        program = Program("sh", ("-c", script), env, self._cwd, self._account, no_new_privs=True)
+        program = Program("sh", ("-c", script), env, self.cwd, self._account, no_new_privs=True)
         started = self._now()
         process, reader = await self._processes.start(Start(program, deadline=started + _LIMIT_S), quiet=True)
         try:

@@ -147,6 +147,19 @@ async def test_a_push_is_a_git_push_of_the_branch(host: RunClient, tmp_path: Pat
     assert git(origin, "log", "--format=%s", "main") == "Plan of the task\n"
 
 
+async def test_a_later_run_compares_with_what_the_task_began_with(host: RunClient, tmp_path: Path) -> None:
+    await host.whole("edit a.txt one\ncommit One")
+    first = host.told("file.diff")[-1]
+    assert (first["files"], first["insertions"]) == (2, 3)
+    await host.whole("edit b.txt two\ncommit Two", run=2, session="mock-1", env={"HOME": str(tmp_path)})
+    assert (host.told("file.diff")[-1]["files"], host.told("file.diff")[-1]["insertions"]) == (3, 4)
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    await host.whole("tokens 5 5\nedit c.txt three", run=3, cwd=str(other), env={"HOME": str(tmp_path)})
+    assert host.told("file.diff")[-1]["files"] == 2
+    assert host.told("agent.usage")[-1]["input_tokens"] == 5
+
+
 async def test_changes_of_the_workspace_are_told_once_each(host: RunClient) -> None:
     workspace = host.client.workspace
     git(workspace, "init", "-q", "-b", "main")
