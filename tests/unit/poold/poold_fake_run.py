@@ -1,6 +1,7 @@
 """The run of an agent, in memory: a test tells its events, and sees what it was asked and told."""
 
 import asyncio
+import base64
 import io
 import tarfile
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import orjson
 
 HASH = "a" * 40
+PNG = b"\x89PNG a picture"
 GIT = {
     "clone": {"head": HASH, "base": HASH, "branch": "a-branch"},
     "commit": {"commit": None, "head": HASH},
@@ -49,7 +51,7 @@ class FakeRun:
             case ["git", what]:
                 return GIT.get(what, {})
             case ["browser", action]:
-                return {"action": action, **request}
+                return {"action": action, "screenshot": base64.b64encode(PNG).decode()}
         return None
 
     def _run(self, path: list[str], request: dict[str, Any]) -> dict[str, Any]:

@@ -12,11 +12,10 @@ import pytest
 from contract.ids import new_id
 from contract.tickets import HEADER, Access
 from poold.tasks.urls import Url
+from tests.unit.poold.poold_fake_run import PNG
 from tests.unit.poold.poold_host import Host, Reply, open_host
 from tests.unit.poold.poold_task_refusals import OPERATORS_TASKS, TASKS
 from tests.unit.poold.test_poold_tasks_steering import create, kinds, running, say, until, view
-
-PNG = b"\x89PNG a picture"
 
 
 async def test_every_bad_request_about_tasks_names_its_field_and_changes_nothing(host: Host) -> None:
@@ -156,7 +155,7 @@ async def test_states_answer_for_tasks_and_for_their_sandboxes(tmp_path: Path, n
         run.end()
         await until(host, task, phase="done")
         states = (await host.ask("POST", "/v1/sandboxes/states", {"ids": ids})).json["states"]
-        assert [states[name] for name in ids[:4]] == ["completed", "stopped", "stopped", None]
+        assert [states[name] for name in ids[:4]] == ["completed", "stopped", "stopped", "stopped"]
 
 
 async def test_a_webhook_is_told_of_the_end(tmp_path: Path) -> None:
@@ -190,10 +189,9 @@ async def test_what_nobody_waits_for_is_refused(host: Host, kind: str) -> None:
 
 async def test_a_browsers_picture_is_passed_on_and_is_an_artifact_of_its_task(host: Host) -> None:
     task, sandbox, run = await running(host)
-    picture = base64.b64encode(PNG).decode()
     path = f"/v1/sandboxes/{sandbox}/browser"
-    reply = await host.ask("POST", f"{path}/open", {"url": "https://a.example.com", "screenshot": picture})
-    assert (reply.json["action"], reply.json["screenshot"]) == ("open", picture)
+    reply = await host.ask("POST", f"{path}/open", {"url": "https://a.example.com"})
+    assert (reply.json["action"], base64.b64decode(reply.json["screenshot"])) == ("open", PNG)
     assert (await host.ask("POST", f"{path}/fly", {})).status == 404
     rows = [row for row in await host.audit(sandbox=sandbox) if row.action.startswith("browser.")]
     assert [row.action for row in rows] == ["browser.open", "browser.open.end"]
