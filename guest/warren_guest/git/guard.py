@@ -88,7 +88,7 @@ class Guard:
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        if self._folder is not None and self._places.runtime is None:
+        if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
