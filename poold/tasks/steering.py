@@ -59,11 +59,22 @@ class Steering:
         elif row.task.phase == "finish":
             self.life.lose("it never had a machine")
         await self._count(row)
-        answers = await self.life.tools.read(partial(questions.undelivered, task_id=self.life.id))
+        row, answers = await self._settle(row)
         facts = self._facts(row, sandbox, answers)
         for act in plan(facts):
             await self._do(act, row)
         return self._wait_s(row, facts)
+
+    async def _settle(self, row: Row) -> tuple[Row, list[Question]]:
+        """The answers that need the machine. Those about spending do not: it must not spend on before a no counts."""
+        undelivered = partial(questions.undelivered, task_id=self.life.id)
+        answers = await self.life.tools.read(undelivered)
+        about_spending = [each for each in answers if each.kind == "spend"]
+        if not about_spending:
+            return row, answers
+        for question in about_spending:
+            await deliver(self.life, row, question)
+        return await self.life.row(), [each for each in answers if each.kind != "spend"]
 
     def _facts(self, row: Row, sandbox: Sandbox | None, answers: list[Question]) -> Facts:
         task = row.task

@@ -65,7 +65,7 @@ class Stage:
         self.host.start()
         self.host.wait_until_serving()
         caller = self.caller()
-        until(lambda: caller.call("GET", "/v1/sandboxes?limit=1").status == 200)
+        until(lambda: caller.call("GET", "/v1/sandboxes/sb-aaaaaaaaaaaaaaaa").status == 404)
 
     def secret(self, name: str, value: str, owner: str = "all") -> None:
         """What the operator keeps for tasks, by name."""
