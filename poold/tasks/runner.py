@@ -7,10 +7,12 @@ in its row (`ending`), and cuts short what it does: from then on only its end is
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from contract.errors import WarrenError
+from poold.errors import SandboxPaused
 from poold.ledger.tasks import DONE, Row
 from poold.lifetimes import finish as finish_all
 from poold.tasks.asking import ask_about_hosts
@@ -27,6 +29,8 @@ from poold.tasks.steering import Steering, watch
 log = logging.getLogger("poold.tasks")
 
 AGAIN_S = 1.0
+PAUSED_S = 0.1
+WELL_S = 120.0  # who worked for so long has not failed in a row
 MOST_S = 30.0
 PATIENCE = 20  # failures in a row of a machine that is there, before the task is given up
 
@@ -42,11 +46,15 @@ async def live(life: Life) -> None:
 async def _work(life: Life) -> None:
     failures = 0
     while (row := await life.row()).task.phase != DONE:
+        began = time.monotonic()
         try:
             await _phase(life, row)
             failures = 0
+        except SandboxPaused:
+            life.wake()
+            await asyncio.sleep(PAUSED_S)  # the steering sees it, and the phase goes on when its machine does
         except WarrenError as error:
-            failures += 1
+            failures = failures + 1 if time.monotonic() - began < WELL_S else 1
             await _trouble(life, row, error, failures)
 
 
