@@ -13,6 +13,7 @@ from contract.task_states import TaskEvent, TaskState
 from poold.ledger import questions, tasks
 from poold.ledger.questions import Question
 from poold.ledger.tasks import Row
+from poold.tasks.deliver import deliver
 from poold.tasks.judge import Capped
 from poold.tasks.life import OVER, Life
 from poold.tasks.plan import Act, Facts, next_ms, plan
