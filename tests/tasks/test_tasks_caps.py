@@ -48,7 +48,8 @@ def test_a_cap_ends_the_task_when_it_is_passed(tasks: Tasks, cap: str) -> None:
     assert task.of("cap.reached") == [figures]
     assert_not_much_later(cap, limit, view["usage"])
     with opened(task) as archive:
-        assert archive.found("AGENT_TASK.md")
+        # On a busy machine it may not have done a thing before its time was over.
+        assert cap == "wall_sec" or archive.found("AGENT_TASK.md")
 
 
 def assert_not_much_later(cap: str, limit: float, usage: dict[str, Any]) -> None:

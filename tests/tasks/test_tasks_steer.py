@@ -138,9 +138,9 @@ def test_spending_is_asked_about_each_time_that_so_much_more_is_spent(tasks: Tas
     second = task.until(lambda view: [each for each in view["waiting"] if each["id"] != first["id"]])["waiting"][-1]
     assert second["kind"] == "spend"
     assert task.say("reject", second["id"]).status == 200
-    view = task.ended("failed")
-    assert (view["reason"]["code"], view["reason"]["cap"]) == ("cap", "spend_usd")
-    assert view["usage"]["usd"] >= 0.2
+    view = task.ended("stopped")
+    assert view["reason"]["code"] == "stopped"
+    assert 0.2 <= view["usage"]["usd"] <= 0.31  # its machine was on disk at once
 
 
 def test_a_host_that_the_policy_refuses_is_asked_about(tasks: Tasks) -> None:
