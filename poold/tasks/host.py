@@ -92,7 +92,7 @@ class Tasks:
             return kept
         if former.owner != caller.owner:
             raise BadField("retry_of", task_id, "is no task of yours")
-        known = await asyncio.to_thread(self.tools.vault.get, task_id)
+        known = await asyncio.to_thread(self.tools.secrets_of, task_id)
         return with_former(kept, known, same_server=is_same_server(former.repo, task.repo))
 
     async def _add(self, row: Row, kept: Kept, caller: Caller) -> None:
@@ -100,7 +100,7 @@ class Tasks:
         async with self._turns.of(row.id):
             await self._must_be_new(row.id)
             self._fresh.add(row.id)
-            await asyncio.to_thread(self.tools.vault.put, row.id, kept)
+            await asyncio.to_thread(self.tools.keep_secrets, row.id, kept)
             add = partial(tasks.add, row=row, queue=self.tools.config.queue, request=caller.request)
             try:
                 await self.tools.write(add)
