@@ -140,7 +140,7 @@ def sandbox_request(tools: Tools, row: Row) -> CreateSandbox:
         rules = RulesAsked(far, "pause", idle_sec=far, paused_sec=far, auto_resume=False)
     else:
         rules = RulesAsked(far, "destroy")
-    env = tools.vault.get(task.id).env
+    env = tools.secrets_of(task.id).env
     return CreateSandbox(
         image=task.image,
         vcpus=task.vcpus,

@@ -52,7 +52,7 @@ class Tasks:
         self._runners: dict[str, asyncio.Task[None]] = {}
         self._fresh: set[str] = set()  # whose secrets are there, perhaps before their row is
         self._stopping = False
-        self.repeats = Turns()  # of requests to create the same task
+        self._turns = Turns()  # of requests to create the same task
         ends = Ends(tools.ledger, tools.vault, tools.metrics)
         self._deliveries = Deliveries(ends, post, clock_ms=tools.now_ms, random=random)
 
@@ -92,23 +92,28 @@ class Tasks:
             return kept
         if former.owner != caller.owner:
             raise BadField("retry_of", task_id, "is no task of yours")
-        known = await asyncio.to_thread(self.tools.vault.get, task_id)
+        known = await asyncio.to_thread(self.tools.secrets_of, task_id)
         return with_former(kept, known, same_server=is_same_server(former.repo, task.repo))
 
     async def _add(self, row: Row, kept: Kept, caller: Caller) -> None:
         """The secrets first: a task without them could not be done, and secrets without a task are swept away."""
-        self._fresh.add(row.id)
-        await asyncio.to_thread(self.tools.vault.put, row.id, kept)
-        add = partial(_add_new, row=row, queue=self.tools.config.queue, request=caller.request)
-        try:
-            await self.tools.write(add)
-        except BaseException:
-            with contextlib.suppress(NotFound):
-                await self.get(row.id)
-                raise  # another one has this id, and these may be its secrets
-            await asyncio.to_thread(self.tools.vault.remove, row.id)
-            raise
+        async with self._turns.of(row.id):
+            await self._must_be_new(row.id)
+            self._fresh.add(row.id)
+            await asyncio.to_thread(self.tools.keep_secrets, row.id, kept)
+            add = partial(tasks.add, row=row, queue=self.tools.config.queue, request=caller.request)
+            try:
+                await self.tools.write(add)
+            except BaseException:
+                await asyncio.to_thread(self.tools.vault.remove, row.id)
+                raise
         self._begin(row)
+
+    async def _must_be_new(self, task_id: str) -> None:
+        """In its turn: nobody else can make it meanwhile."""
+        state = (await self.tools.read(partial(tasks.states, ids=[task_id])))[task_id]
+        if state is not None:
+            raise Exists(f"task {task_id} was created before, and is {state}", task=task_id, state=state)
 
     async def get(self, task_id: str) -> Task:
         return (await self._row(task_id)).task
@@ -298,13 +303,6 @@ def _needed(db: Connection, since_ms: int) -> set[str]:
     """Tasks whose secrets somebody may still need."""
     rows = db.execute("SELECT id FROM tasks WHERE phase <> 'done' OR ended_ms >= ?", (since_ms,))
     return {row[0] for row in rows} | webhooks.waiting(db)
-
-
-def _add_new(db: Connection, row: Row, queue: int, request: str | None) -> None:
-    known = tasks.states(db, [row.id])[row.id]
-    if known is not None:
-        raise Exists(f"task {row.id} was created before, and is {known}", task=row.id, state=known)
-    tasks.add(db, row, queue=queue, request=request)
 
 
 def _stop(db: Connection, task_id: str, now_ms: int, request: str | None) -> None:

@@ -56,6 +56,9 @@ async def test_a_create_that_comes_twice_is_one_task(host: Host) -> None:
     assert sum("idempotent-replayed" in reply.headers for reply in replies) == 2
     again = await host.knock("POST", "/v1/tasks", body, **{HEADER: headers[HEADER]})
     assert (again.status, again.code) == (409, "exists")
+    again = await host.knock("POST", "/v1/tasks", {**body, "env": {"A": "stolen"}}, **{HEADER: headers[HEADER]})
+    assert again.code == "exists"
+    assert host.services.tasks.tools.vault.get(name).env == {}
     other = await host.knock("POST", "/v1/tasks", body, **{**headers, "Warren-Asked": "1" * 64})
     assert (other.status, other.code) == (422, "key_reused")
 

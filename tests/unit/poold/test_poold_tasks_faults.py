@@ -81,6 +81,18 @@ async def test_a_machine_that_refuses_to_begin_fails_the_task(host: Host, path: 
     assert (found["state"], found["reason"]["code"]) == ("failed", "agent" if path == "/run" else "clone")
 
 
+async def test_a_stop_while_its_repository_is_cloned_gives_that_up(host: Host) -> None:
+    host.engine.guests_say["/git/clone"] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"  # it never ends
+    task = await create(host, repo="https://git.example.com/a.git", network=None)
+    sandbox = f"sb-{task[3:]}"
+    await until(host, task, phase="clone", state="planning")
+    await host.until(lambda: "/git/clone" in host.engine.guest_of(sandbox).asked)
+    await host.ask("POST", f"/v1/tasks/{task}/stop")
+    found = await until(host, task, phase="done")
+    assert (found["state"], found["result"]) == ("stopped", None)
+    assert await host.state(sandbox) == "stopped"
+
+
 async def test_a_run_that_breaks_off_is_followed_again_from_where_it_was(host: Host) -> None:
     task, sandbox, run = await running(host)
     run.tell_raw(b"event: agent.message\ndata: {\n\n")  # nonsense: the stream is given up
