@@ -144,6 +144,23 @@ async def test_a_host_that_is_refused_is_asked_about_once_and_allowed_when_someb
     await until(host, task, state="completed")
 
 
+async def test_a_host_that_no_policy_can_have_keeps_no_other_answer_waiting(host: Host) -> None:
+    task, sandbox, run = await running(host, network={"policy": "list"}, approvals={"hosts": True})
+    data = {"name": "no_name_.at.all.7", "address": "192.0.2.1", "port": 443}
+    await host.services.ledger.write(lambda db: sandboxes.tell(db, sandbox, "egress_waiting", data, at_ms=1))
+    await until(host, task, state="paused")
+    assert (await say(host, task, "approve", "ho-1")).status == 200
+    run.tell("approval.requested", id="ap-1", kind="question", text="Which colour?")
+    async with asyncio.timeout(LIMIT_S):
+        while "ap-1" not in [each["id"] for each in (await view(host, task))["waiting"]]:
+            await asyncio.sleep(0.01)
+    assert (await say(host, task, "answer", "ap-1", "Blue.")).status == 200
+    await host.until(lambda: [each["text"] for each in run.said] == ["Blue."])
+    assert "approval.undelivered" in await kinds(host, task)
+    run.end()
+    await until(host, task, state="completed")
+
+
 async def test_the_agents_own_push_is_done_by_the_host_and_it_hears_what_came_of_it(host: Host) -> None:
     fields = {"repo": "https://bot:pw@git.example.com/a.git", "network": None, "approvals": {"push": True}}
     task, _, run = await running(host, **fields)
