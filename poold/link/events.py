@@ -76,7 +76,7 @@ def _kind(text: str, kinds: re.Pattern[str]) -> str:
 def _data(text: str) -> dict[str, Any]:
     try:
         data = orjson.loads(text)
-        # What is nested too deeply to be written can be read. A reply puts more around it: a page, its task, a question.
+        # What is nested too deeply to be written can be read; and a reply puts more around it.
         orjson.dumps([[[[[[[[data]]]]]]]])
     except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
         raise GuestError(f"an event of the guest is not JSON: {error}") from None
