@@ -38,7 +38,7 @@ UPKEEP_S = 3600.0
 RETRY_MS = 24 * 3600 * 1000  # for so long what only the vault has is kept for a repetition of the task
 SETTLE_S = 1.0  # so long a caller waits to see what came of a request that is written down
 RESUME_S = 60.0  # a large machine takes a while to be written to disk, or read
-MAX_CRASHES = 5
+MOST_S = 300.0  # between two tries of a runner that fails again and again
 
 Post = Callable[[Url, Mapping[str, str], bytes], Awaitable[int]]
 
@@ -232,7 +232,7 @@ class Tasks:
             self._runners[row.id] = asyncio.create_task(self._live(life), name=row.id)
 
     async def _live(self, life: Life) -> None:
-        """A task costs nobody else anything: what nobody foresaw ends it, and is in the log."""
+        """A task costs nobody else anything: what nobody foresaw ends it, and is in the log. It always ends."""
         crashes = 0
         try:
             while True:
@@ -242,10 +242,9 @@ class Tasks:
                 except Exception:
                     crashes += 1
                     log.exception("a task's runner failed", extra={"task": life.id})
-                    if crashes > MAX_CRASHES:
-                        break  # it is taken up again by the next start
                     await self._give_up(life)
-                    await asyncio.sleep(AGAIN_S)
+                    # For as long as it takes: who left it alone would leave its machine to run for ever.
+                    await asyncio.sleep(min(MOST_S, AGAIN_S * crashes))
         finally:
             self._lives.pop(life.id, None)
             self._runners.pop(life.id, None)

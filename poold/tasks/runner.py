@@ -30,8 +30,8 @@ log = logging.getLogger("poold.tasks")
 
 AGAIN_S = 1.0
 PAUSED_S = 0.1
-WELL_S = 120.0  # who worked for so long has not failed in a row
 MOST_S = 30.0
+CALM_S = 60.0  # a phase that worked for so long before it failed has not failed again
 PATIENCE = 20  # failures in a row of a machine that is there, before the task is given up
 
 Work = Coroutine[Any, Any, None]
@@ -46,7 +46,7 @@ async def live(life: Life) -> None:
 async def _work(life: Life) -> None:
     failures = 0
     while (row := await life.row()).task.phase != DONE:
-        began = time.monotonic()
+        since = time.monotonic()
         try:
             await _phase(life, row)
             failures = 0
@@ -54,8 +54,15 @@ async def _work(life: Life) -> None:
             life.wake()
             await asyncio.sleep(PAUSED_S)  # the steering sees it, and the phase goes on when its machine does
         except WarrenError as error:
-            failures = failures + 1 if time.monotonic() - began < WELL_S else 1
+            failures = in_a_row(failures, time.monotonic() - since)
             await _trouble(life, row, error, failures)
+
+
+def in_a_row(before: int, lasted_s: float) -> int:
+    """How many failures there were with this one, which came after so long. Each pause of a machine cuts a stream off:
+    a task that works for days may have many of them, and works.
+    """
+    return 1 if lasted_s >= CALM_S else before + 1
 
 
 async def _phase(life: Life, row: Row) -> None:

@@ -130,7 +130,7 @@ class Steering:
     async def _count(self, row: Row) -> None:
         """The task's time: it passes while it works. A cap on it is reached here and nowhere else."""
         life, task = self.life, row.task
-        life.wall.run(task.state in WORKING)
+        life.wall.run(is_working(task.state, self._seen))
         over = Capped("wall_sec", task.caps.wall_sec, life.wall.ms / 1000)
         if task.state in WORKING and row.ending is None and over.value >= over.limit:
             await life.end(TaskEvent.FAIL, over.reason, ("cap.reached", over.data))
@@ -185,6 +185,11 @@ class Steering:
         if row.task.state in WORKING and row.ending is None:
             waits.append(row.task.caps.wall_sec - self.life.wall.ms / 1000)
         return max(LEAST_S, min(waits))
+
+
+def is_working(state: TaskState, sandbox: State | None) -> bool:
+    """Whether a task's time passes. One that is held before its agent has begun is on disk, and no further."""
+    return state in WORKING and sandbox is not State.PAUSED
 
 
 async def watch(life: Life, sandbox_id: str) -> None:
