@@ -36,7 +36,8 @@ def _make(parent: str | None, folder: str, account: Account, mode: int) -> None:
     if parent is not None:
         make_own_folder(parent)
         os.chmod(parent, 0o755)  # noqa: PTH101, S103 - whatever the image made of it: what is in it has its own mode
-    os.mkdir(folder, 0o700)  # noqa: PTH102
+    os.mkdir(folder, mode)  # noqa: PTH102
+    os.chmod(folder, mode)  # noqa: PTH101
+    # Last: from now on `account` may put something else in its place, which is not ours to change.
     if os.geteuid() == 0:
         os.chown(folder, account.uid, account.gid)
-    os.chmod(folder, mode)  # noqa: PTH101

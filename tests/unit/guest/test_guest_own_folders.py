@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from warren_guest.accounts import Account
 from warren_guest.browser.launch import Trust, write_policy
+from warren_guest.git import scratch
 from warren_guest.git.guard import _make_folder, write_author
 from warren_guest.git.service import _write_safe
 from warren_guest.run_outputs import Outputs
@@ -51,3 +53,19 @@ def test_nobody_else_can_write_what_tells_git_and_the_browser_whom_to_believe(tm
     write_policy(Trust(str(tmp_path / "none.pem"), str(tmp_path / "chromium" / "policies" / "managed")))
     assert (tmp_path / "chromium" / "policies" / "managed" / "warren.json").is_file()
     assert open_to_others(tmp_path) == []
+
+
+def test_a_folder_that_was_given_away_is_not_changed_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir(0o755)
+    folder = tmp_path / "scratch"
+
+    def give_away(path: str, _uid: int, _gid: int) -> None:
+        Path(path).rmdir()
+        Path(path).symlink_to(victim)
+
+    monkeypatch.setattr(scratch.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(scratch.os, "chown", give_away)
+    account = Account("user", 1000, 1000, (), "/home/user", "/bin/sh")
+    scratch._make(None, str(folder), account, 0o700)
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o755
