@@ -16,7 +16,7 @@ from warren_guest.errors import RefusedError
 from warren_guest.run_log import LIMIT, RunLog
 from warren_guest.run_questions import OPEN_LIMIT, Questions
 from warren_guest.run_texts import LINE_LIMIT, TEXT_LIMIT, Line, Lines, clip, clip_arguments
-from warren_guest.runs import Runs
+from warren_guest.runs import ASKED_LIMIT, Runs
 
 
 def test_the_last_word_of_each_session_counts_once() -> None:
@@ -132,6 +132,32 @@ def asking_runs() -> Runs:
     runs = Runs(cast(Any, None), cast(Any, None))
     runs._run = cast(Any, SimpleNamespace(over=asyncio.Event()))
     return runs
+
+
+async def test_who_asks_and_leaves_again_and_again_does_not_fill_the_memory() -> None:
+    runs = asking_runs()
+    for _ in range(2 * LIMIT // TEXT_LIMIT):
+        asking = asyncio.create_task(runs.ask("git.push_requested", kind="push", path="x" * TEXT_LIMIT))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait({asking})
+    assert not runs.log.is_overfull
+    with pytest.raises(RefusedError) as refused:
+        await runs.ask("git.push_requested", kind="push")
+    assert refused.value.code == "too_many_questions"
+
+
+async def test_questions_of_a_task_are_counted() -> None:
+    runs = asking_runs()
+    for _ in range(ASKED_LIMIT):
+        asking = asyncio.create_task(runs.ask("git.push_requested", kind="push"))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait({asking})
+    runs.log.acknowledge(runs.log.last)
+    with pytest.raises(RefusedError) as refused:
+        await runs.ask("git.push_requested", kind="push")
+    assert refused.value.code == "too_many_questions"
 
 
 async def test_who_asks_is_told_the_answer() -> None:
