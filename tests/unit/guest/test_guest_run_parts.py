@@ -13,6 +13,7 @@ from warren_guest.agents.rules import Rules
 from warren_guest.agents.usage import Meter, Usage
 from warren_guest.agents.values import parse
 from warren_guest.errors import RefusedError
+from warren_guest.run import Run
 from warren_guest.run_log import LIMIT, RunLog
 from warren_guest.run_questions import OPEN_LIMIT, Questions
 from warren_guest.run_texts import LINE_LIMIT, TEXT_LIMIT, Line, Lines, clip, clip_arguments
@@ -132,6 +133,15 @@ def asking_runs() -> Runs:
     runs = Runs(cast(Any, None), cast(Any, None))
     runs._run = cast(Any, SimpleNamespace(over=asyncio.Event()))
     return runs
+
+
+async def test_what_an_agent_says_while_it_is_being_stopped_does_not_fill_the_memory() -> None:
+    log = RunLog()
+    run = Run(cast(Any, None), cast(Any, None), cast(Any, None), cast(Any, None), cast(Any, SimpleNamespace(log=log)))
+    run._is_stopping = True
+    for _ in range(4 * LIMIT // TEXT_LIMIT):
+        await run._tell("agent.log", {"text": "x" * TEXT_LIMIT})
+    assert log._size < 2 * LIMIT + 2 * TEXT_LIMIT
 
 
 async def test_who_asks_and_leaves_again_and_again_does_not_fill_the_memory() -> None:
