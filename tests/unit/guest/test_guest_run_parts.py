@@ -8,10 +8,12 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from warren_guest.agents.adapter import Answer
+from warren_guest.agents.adapter import Answer, Assignment
+from warren_guest.agents.changes import _Sums
+from warren_guest.agents.claude import Claude
 from warren_guest.agents.rules import Rules
 from warren_guest.agents.usage import Meter, Usage
-from warren_guest.agents.values import parse
+from warren_guest.agents.values import count, parse, usd
 from warren_guest.errors import RefusedError
 from warren_guest.run import Run
 from warren_guest.run_log import LIMIT, RunLog
@@ -93,6 +95,33 @@ def test_a_line_that_is_too_long_is_cut_and_the_next_one_is_whole() -> None:
 )
 def test_a_line_that_is_no_object_is_none(text: bytes) -> None:
     assert parse(text) is None
+
+
+@pytest.mark.parametrize("number", [b"1" + b"0" * 400, b"-1" + b"0" * 400, b"1e400", b"1e300", b"true", b'"1"', b"{}"])
+def test_a_number_of_any_size_is_a_count_and_a_price(number: bytes) -> None:
+    told = parse(b'{"n": ' + number + b"}")
+    assert told is not None
+    assert 0 <= count(told["n"]) <= 10**15
+    assert 0 <= (usd(told["n"]) or 0.0) <= 10**9
+
+
+@pytest.mark.parametrize("depth", [150, 300, 900, 960, 980, 985, 988, 990, 991, 992, 995, 1000])
+@pytest.mark.parametrize("rules", [Rules(), Rules(tools=("Deep",))])
+def test_a_call_with_arguments_of_any_depth_is_answered_or_no_word_of_the_agent(depth: int, rules: Rules) -> None:
+    request = b'{"subtype": "can_use_tool", "tool_name": "Deep", "input": ' + b'{"a":' * depth + b"1" + b"}" * depth
+    told = parse(b'{"type": "control_request", "request_id": "1", "request": ' + request + b"}}")
+    if told is not None:
+        assert list(Claude(Assignment("x", rules=rules)).read(told) or ())
+    assert (told is None) == (depth > 200)
+
+
+def test_a_difference_that_is_none_is_summed_up_without_end_or_error() -> None:
+    sums = _Sums()
+    sums.feed(b"9" * 5000 + b"\t1\tfile\n2\t-\tother\n")
+    assert (sums.change().files, sums.change().insertions, sums.change().deletions) == (2, 2, 1)
+    for _ in range(64):
+        sums.feed(b"x" * (1 << 16))
+    assert len(sums.kept) <= 2 << 16
 
 
 def test_arguments_that_have_no_json_or_too_much_are_told_in_part() -> None:
