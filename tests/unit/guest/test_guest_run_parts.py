@@ -58,12 +58,32 @@ def test_what_was_counted_live_is_part_of_what_is_told_and_kept_if_nothing_is() 
         ("Bash", "rm -rf /", "command"),
         ("Bash", "rm -rf a\nb", "command"),
         ("Bash", "sudo rm -rf /", "tool"),
+        ("Bash", "true && rm -rf /", "command"),
+        ("Bash", "cd a; rm  -rf 'b c'", "command"),
+        ("Bash", " rm\t-rf a", "command"),
+        ("Bash", "rm \\\n-rf a", "command"),
+        ("Bash", "echo $(rm -rf a)", "command"),
+        ("Bash", "bash -c 'rm -rf a'", "command"),
+        ("Bash", "echo x\nrm -rf a", "command"),
+        ("Bash", "x" * 100_000, "command"),
+        ("Bash", ";a;b" * 10_000, "tool"),
+        ("bash", "ls", "tool"),
+        ("Bash", "echo rm", "tool"),
         ("Write", None, None),
         ("Read", None, None),
     ],
 )
-def test_rules_ask_by_the_whole_command_line_or_by_the_tool(tool: str, command: str | None, kind: str | None) -> None:
+def test_rules_ask_by_the_command_line_by_each_of_its_commands_or_by_the_tool(
+    tool: str, command: str | None, kind: str | None
+) -> None:
     assert Rules(("Bash",), ("rm -rf *",)).asks(tool, command) == kind
+
+
+def test_claude_must_ask_for_tools_by_their_own_names() -> None:
+    args = Claude(Assignment("x", rules=Rules(tools=("bash", "mcp__x__y")))).command().args
+    settings = json.loads(args[args.index("--settings") + 1])
+    assert set(settings["permissions"]["ask"]) >= {"Bash", "mcp__x__y"}
+    assert settings["disableAllHooks"] is True
 
 
 @given(st.text(max_size=400), st.integers(1, 200))
