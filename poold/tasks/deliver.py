@@ -74,7 +74,7 @@ async def _host(life: Life, row: Row, question: Question) -> None:
 
 def allowing(network: Network, asked: Mapping[str, Any]) -> Network:
     """The policy that allows what was asked about, too. What is allowed already is not written down twice."""
-    name, address, port = (asked.get(each) for each in ("name", "address", "port"))
+    name, address, port = asked["name"], asked["address"], asked["port"]
     if network.policy is Mode.DENY:
         network = replace(network, policy=Mode.LIST)
     if name:

@@ -51,6 +51,7 @@ class Tasks:
         self._lives: dict[str, Life] = {}
         self._runners: dict[str, asyncio.Task[None]] = {}
         self._fresh: set[str] = set()  # whose secrets are there, perhaps before their row is
+        self._stale: set[str] = set()  # those of them that were there when it was last swept
         self._stopping = False
         self._turns = Turns()  # of requests to create the same task
         ends = Ends(tools.ledger, tools.vault, tools.metrics)
@@ -63,7 +64,7 @@ class Tasks:
         await self._clear_halves()
         for row in await self.tools.read(tasks.under_way):
             self._begin(row)
-        others = [asyncio.ensure_future(each) for each in (self._deliveries.run(), self._upkeep())]
+        others = [asyncio.ensure_future(_always(each)) for each in (self._deliveries.run, self._upkeep)]
         try:
             yield self
         finally:
@@ -106,6 +107,7 @@ class Tasks:
                 await self.tools.write(add)
             except BaseException:
                 await asyncio.to_thread(self.tools.vault.remove, row.id)
+                self._fresh.discard(row.id)
                 raise
         self._begin(row)
 
@@ -273,7 +275,8 @@ class Tasks:
     async def _sweep(self) -> None:
         needed = await self.tools.read(partial(_needed, since_ms=self.tools.now_ms() - RETRY_MS))
         await finish(asyncio.to_thread(self.tools.vault.sweep, _Either(needed, self._fresh)))
-        self._fresh -= needed
+        self._fresh -= needed | self._stale  # what was fresh the last time is a task by now, or never will be
+        self._stale = set(self._fresh)
         while forgotten := await self.tools.read(retention.forgotten_files):
             for task_id in forgotten:
                 await self.tools.artifacts.remove(task_id)
@@ -289,6 +292,16 @@ class _Either(set[str]):
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or name in self._growing
+
+
+async def _always(work: Callable[[], Awaitable[None]]) -> None:
+    """Do it for ever: what nobody foresaw is in the log, and is not the end of it."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("what is done for all tasks failed")
+        await asyncio.sleep(AGAIN_S)
 
 
 async def _ended(runners: list["asyncio.Task[None]"]) -> None:

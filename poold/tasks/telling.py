@@ -27,6 +27,7 @@ class Ends:
         return await asyncio.to_thread(self._signed, rows) if rows else ()
 
     def _signed(self, rows: list[webhooks.Due]) -> list[Delivery]:
+        """One whose secret cannot be read is not sent without it: it waits, and nobody else does."""
         found = []
         for row in rows:
             try:
