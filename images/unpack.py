@@ -34,6 +34,8 @@ def unpack(archive: Path, into: Path, picks: Mapping[str, str]) -> None:
                 for source, target in picks.items():
                     if (place := _place(path, source, target)) is not None:
                         found.add(source)
+                        _check(archive, member, path, source)
+                        _check_way(into, into / place)
                         _take(opened, member, into / place, links)
     except (tarfile.TarError, EOFError, zlib.error) as exc:
         raise ImageError(f"{archive}: is not a whole .tar.gz archive: {exc}") from exc
@@ -70,6 +72,20 @@ def _stays(path: PurePosixPath, target: str) -> bool:
         if depth < 0 or part == "/":
             return False
     return True
+
+
+def _check(archive: Path, member: tarfile.TarInfo, path: PurePosixPath, source: str) -> None:
+    """What a link means in the archive it does not mean elsewhere: it has to stay in what is taken with it."""
+    if source == WHOLE or not member.issym():
+        return
+    if not _stays(PurePosixPath("archive") / path.relative_to(source), member.linkname):
+        raise ImageError(f"{archive}: {member.name!r} is a link out of {source!r}, to {member.linkname!r}")
+
+
+def _check_way(into: Path, place: Path) -> None:
+    """What is there already may have links of its own, of an image or of another archive."""
+    if not place.parent.resolve().is_relative_to(into.resolve()):
+        raise ImageError(f"{place}: a link on the way leads out of {into}")
 
 
 def _place(path: PurePosixPath, source: str, target: str) -> str | None:

@@ -65,7 +65,10 @@ class Meter:
         return total
 
     def tell(self, session: str, usage: Usage) -> None:
-        """The totals of `session` so far. What was counted live is part of them."""
+        """The totals of `session` so far. What was counted live is part of them, unless nothing is told."""
+        if usage == Usage(usd=usage.usd) and not usage.usd:
+            self.settle()
+            return
         before = self._told.get(session, Usage())
         if usage.is_behind(before):
             self._settled = self._settled.plus(before)
@@ -79,6 +82,6 @@ class Meter:
         self._live = live
 
     def settle(self) -> None:
-        """The run is over: what was counted live and never told was used nevertheless."""
+        """What was counted live was used, and nobody will tell of it: the run is over, or its end told of nothing."""
         self._settled = self._settled.plus(self._live)
         self._live = Usage()

@@ -15,6 +15,8 @@ from warren_guest.pumps import Inlet
 # A screenshot is the largest message that we ask for.
 MESSAGE_LIMIT = 12 << 20
 _READ = 1 << 16
+# Whoever works in the machine can write to us as the browser does, and have us ask it things that it never answers.
+_CALLS_LIMIT = 100
 # How a message begins that answers a call; enough to know which one was answered beyond the limit.
 _ANSWER = re.compile(rb'\{"id":([0-9]{1,15}),')
 
@@ -40,8 +42,7 @@ class Pipe:
         self._on_end = on_end
         self._numbers = itertools.count(1)
         self._calls: dict[int, tuple[str, asyncio.Future[Json]]] = {}
-        self._pieces: list[bytes] = []
-        self._size = 0
+        self._message = bytearray()
         self._skips = False
         self._is_open = True
         os.set_blocking(reading, False)
@@ -59,6 +60,8 @@ class Pipe:
         """Ask the browser, or the page of `session`. Raises `CallError` and `GoneError`."""
         if not self._is_open:
             raise GoneError("the browser has ended")
+        if max(len(self._calls), self._outbox.qsize()) >= _CALLS_LIMIT:
+            raise CallError("the browser does not answer")
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": params, **({"sessionId": session} if session else {})}
         answer: asyncio.Future[Json] = self._loop.create_future()
@@ -113,13 +116,12 @@ class Pipe:
     def _hold(self, piece: bytes) -> None:
         """Keep a piece of the message that is arriving; of one that is too large, its beginning."""
         if not self._skips and piece:
-            self._pieces.append(piece)
-            self._size += len(piece)
-            self._skips = self._size > MESSAGE_LIMIT
+            self._message += piece
+            self._skips = len(self._message) > MESSAGE_LIMIT
 
     def _finish(self) -> None:
-        message, is_cut = b"".join(self._pieces), self._skips
-        self._pieces, self._size, self._skips = [], 0, False
+        message, is_cut = bytes(self._message), self._skips
+        self._message, self._skips = bytearray(), False
         if is_cut:
             self._refuse(message)
             return

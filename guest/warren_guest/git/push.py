@@ -6,6 +6,7 @@ credentials. The rails are checked in the copy, on what would really be pushed.
 
 import contextlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -22,8 +23,7 @@ from warren_guest.git.scratch import InThread
 _BUNDLE_LIMIT = 8 << 30
 _LISTED_LIMIT = 32 << 20
 _SHALLOW = 'cat -- "$("$GIT" rev-parse --git-path shallow)" 2>/dev/null'
-_MADE = "--format=%H%x00%an%x00%ae%x00%cn%x00%ce"
-_MADE_FIELDS = 5
+_PERSON = re.compile(rb"([^<>\n]*) <([^<>\n]*)> [0-9]+ [+-][0-9]+")
 _STALE = ("non-fast-forward", "fetch first", "stale info")
 
 
@@ -149,7 +149,8 @@ class Send:
     async def made(self, commit: str, known: frozenset[str]) -> list[rails.Made]:
         """Who made each commit that leads to `commit` and to none of `known`."""
         revisions = "".join([f"{commit}\n", *(f"^{each}\n" for each in sorted(known))]).encode()
-        words = ["log", "-z", "--no-mailmap", "--no-show-signature", _MADE, "--ignore-missing", "--stdin"]
+        # As they are written: what git shows of a commit with two authors, or another encoding, is not what others see.
+        words = ["rev-list", "--header", "--encoding=", "--ignore-missing", "--stdin"]
         program = by_keeper(self._keeper, self._folder, "--git-dir", self._copy, *words)
         done = await self._children.run(replace(program, stdin=True), stdin=revisions, limit=_LISTED_LIMIT)
         if done.code or done.is_cut:
@@ -214,7 +215,19 @@ def _write_file(path: str, content: bytes) -> None:
 
 
 def _made_of(output: bytes) -> list[rails.Made]:
-    fields = [field.decode("utf-8", "replace") for field in output.split(b"\0")]
-    whole = len(fields) // _MADE_FIELDS
-    rows = (fields[i * _MADE_FIELDS : (i + 1) * _MADE_FIELDS] for i in range(whole))
-    return [rails.Made(row[0], Author(row[1], row[2]), Author(row[3], row[4])) for row in rows]
+    """Each commit with its makers, from its own header."""
+    return [_maker_of(record) for record in output.split(b"\0") if record]
+
+
+def _maker_of(record: bytes) -> rails.Made:
+    commit, *header = record.partition(b"\n\n")[0].split(b"\n")
+    return rails.Made(commit.decode("ascii", "replace"), _person(header, b"author "), _person(header, b"committer "))
+
+
+def _person(header: list[bytes], role: bytes) -> Author:
+    """Who has this role. If it is not exactly one, in git's own way of writing, it is nobody whom a policy allows."""
+    told = [line.removeprefix(role) for line in header if line.startswith(role)]
+    match = _PERSON.fullmatch(told[0]) if len(told) == 1 else None
+    if match is None:
+        return Author(b", ".join(told).decode("utf-8", "replace"), "?")
+    return Author(*(part.decode("utf-8", "replace") for part in match.groups()))

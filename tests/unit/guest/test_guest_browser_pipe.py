@@ -1,8 +1,10 @@
 """What a browser says over its pipe: taken in pieces, bounded, and never believed."""
 
 import asyncio
+import contextlib
 import json
 import os
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -133,3 +135,25 @@ async def test_a_caller_that_leaves_does_not_cut_its_message(other: Other) -> No
     assert (json.loads(first)["method"], json.loads(second)["method"]) == ("A.b", "A.after")
     await other.say(b'{"id":2,"result":{}}\0')
     assert await after == {}
+
+
+async def test_calls_that_are_never_answered_or_never_read_are_bounded(other: Other) -> None:
+    calls = [asyncio.create_task(other.pipe.call("A.b", text="x" * 1000)) for _ in range(1000)]
+    async with asyncio.timeout(60):
+        while sum(call.done() for call in calls) < 800:
+            await asyncio.sleep(0.01)
+    assert all(isinstance(call.exception(), CallError) for call in calls if call.done())
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    for _ in range(200):
+        with contextlib.suppress(TimeoutError, CallError):
+            await asyncio.wait_for(other.pipe.call("A.b", text="x" * 1000), 0.001)
+    with pytest.raises(CallError):
+        await other.pipe.call("A.b")
+
+
+async def test_a_message_in_many_pieces_costs_no_more_than_its_bytes(other: Other) -> None:
+    for _ in range(2000):
+        other.pipe._hold(b"x")
+    assert sys.getsizeof(other.pipe._message) < 4000

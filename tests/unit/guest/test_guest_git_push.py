@@ -146,6 +146,40 @@ async def test_a_commit_of_somebody_else_is_refused(guest: Client, repo: Path, p
     assert (await push(guest, repo, private.url("p"), author=None, credentials=CREDENTIALS)).status == 200
 
 
+def forged(repo: Path, *header: str) -> str:
+    """A commit with this header, which no git would make, as what the branch is now."""
+    tree = git("rev-parse", "HEAD^{tree}", cwd=repo)
+    content = "\n".join([f"tree {tree}", *header, "", "forged", ""])
+    words = ("hash-object", "-w", "-t", "commit", "--literally", "--stdin")
+    commit = git(*words, cwd=repo, stdin=content.encode())
+    git("update-ref", "HEAD", commit, cwd=repo)
+    return commit
+
+
+async def test_a_commit_with_two_authors_is_nobodys(guest: Client, repo: Path, private: GitServer) -> None:
+    head = git("rev-parse", "HEAD", cwd=repo)
+    mine = f"{AUTHOR['name']} <{AUTHOR['email']}> 1700000000 +0000"
+    other = "Somebody <else@example.com> 1700000000 +0000"
+    forged(repo, f"parent {head}", f"author {other}", f"author {mine}", f"committer {mine}")
+    reply = await push(guest, repo, private.url("p"), credentials=CREDENTIALS)
+    assert (reply.code, reply.json["error"]["rail"]) == ("push_refused", "author")
+    assert private.pushes() == []
+    git("update-ref", "HEAD", head, cwd=repo)
+    forged(repo, f"parent {head}", f"author {mine}", f"committer {mine}")
+    assert (await push(guest, repo, private.url("p"), credentials=CREDENTIALS)).status == 200
+
+
+async def test_a_commit_of_somebody_else_is_not_hidden_behind_the_end_of_a_shallow_history(
+    guest: Client, repo: Path, private: GitServer
+) -> None:
+    (repo / "a").write_text("of somebody else")
+    who = ("-c", "user.name=Somebody", "-c", "user.email=else@example.com")
+    git(*who, "commit", "--quiet", "--all", "--message=Theirs", "--author=Somebody <else@example.com>", cwd=repo)
+    (repo / ".git" / "shallow").write_text(await change(guest, repo) + "\n")
+    assert (await push(guest, repo, private.url("p"), credentials=CREDENTIALS)).status != 200
+    assert private.pushes() == []
+
+
 async def test_commits_that_the_server_had_are_nobodys_fault(guest: Client, repo: Path, private: GitServer) -> None:
     """Also if its branch has moved on since: what was there when it was cloned is known."""
     commit = await change(guest, repo)

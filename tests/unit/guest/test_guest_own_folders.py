@@ -64,8 +64,8 @@ def test_a_folder_that_was_given_away_is_not_changed_any_more(tmp_path: Path, mo
         Path(path).rmdir()
         Path(path).symlink_to(victim)
 
-    monkeypatch.setattr(scratch.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(scratch.os, "chown", give_away)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "chown", give_away)
     account = Account("user", 1000, 1000, (), "/home/user", "/bin/sh")
     scratch._make(None, str(folder), account, 0o700)
     assert stat.S_IMODE(victim.stat().st_mode) == 0o755

@@ -52,6 +52,16 @@ def test_what_was_counted_live_is_part_of_what_is_told_and_kept_if_nothing_is() 
     assert meter.total == Usage(35, 8, usd=0.5)
 
 
+def test_an_end_that_tells_nothing_takes_nothing_away_and_counts_nothing_twice() -> None:
+    meter = Meter()
+    meter.tell("a", Usage(100, 10, usd=1.0))
+    meter.count(Usage(30, 3))
+    meter.tell("a", Usage(usd=0.0))
+    assert meter.total == Usage(130, 13, usd=1.0)
+    meter.tell("a", Usage(100, 10, usd=1.0))
+    assert meter.total == Usage(130, 13, usd=1.0)
+
+
 @pytest.mark.parametrize(
     ("tool", "command", "kind"),
     [

@@ -93,6 +93,21 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     ]
 
 
+def test_a_link_out_of_what_is_taken_is_refused(tmp_path: Path) -> None:
+    members = [file("p/a/b/c/tool"), special("p/a/b/c/up", tarfile.SYMTYPE, "../../..")]
+    with pytest.raises(ImageError, match="is a link out of 'a/b/c'"):
+        unpack(write(tmp_path / "a.tgz", members), tmp_path / "into", {"a/b/c": "/opt"})
+    assert not (tmp_path / "into/opt/up").is_symlink()
+
+
+def test_nothing_is_written_through_a_link_that_was_there(tmp_path: Path) -> None:
+    (tmp_path / "into").mkdir()
+    (tmp_path / "into/opt").symlink_to(tmp_path)
+    with pytest.raises(ImageError, match="a link on the way leads out"):
+        unpack(write(tmp_path / "a.tgz", [file("p/evil")]), tmp_path / "into", {".": "/opt"})
+    assert list(tmp_path.rglob("evil")) == []
+
+
 def test_what_is_missing_and_what_is_no_archive_is_named(tmp_path: Path) -> None:
     archive = write(tmp_path / "a.tgz", [file("p/a")])
     with pytest.raises(ImageError, match=r"a\.tgz: has no b, c"):
