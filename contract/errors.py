@@ -59,6 +59,11 @@ class BadField(CallerError):
     def __init__(self, field: str, value: object, problem: str) -> None:
         field = field if len(field) <= SHOWN_VALUE_CHARS else field[:SHOWN_VALUE_CHARS] + "…"
         super().__init__(f"{field}: {problem}, got {shown(value)}", field=field, value=shown(value))
+        self.field, self.problem = field, problem
+
+    def unshown(self) -> "BadField":
+        """The same, of a field whose value may be a secret."""
+        return BadField(self.field, "…", self.problem)
 
 
 class NotFound(CallerError):

@@ -44,6 +44,7 @@ URL = r"https?://[!-~]+"
 # What git takes for the name of a branch, a tag or a commit, without what it would read as something else.
 REF = r"(?!-)(?!/)(?!.*(?:\.\.|@\{|//|\.lock$|\.lock/|/$|\.$))[A-Za-z0-9_./@+#=-]{1,200}"
 SECRET_NAME = r"[A-Z_][A-Z0-9_]{0,63}"  # noqa: S105 — the form of a name
+SECRET_FIELDS = ("repo", "env", "webhook")  # what is wrong with them is said without them
 COMMAND_KINDS = ("approve", "reject", "answer", "instruct")
 QUESTION_ID = r"[a-z]{2}-[0-9]{1,9}"
 
@@ -158,8 +159,11 @@ class CreateTask:
     @classmethod
     def parse(cls, body: bytes, limits: ShapeLimits) -> "CreateTask":
         fields = Fields.parse(body)
-        request = cls.read(fields, limits)
-        fields.end()
+        try:
+            request = cls.read(fields, limits)
+            fields.end()
+        except BadField as error:  # of which the messages go to logs and screens that are not the caller's alone
+            raise (error.unshown() if error.field.partition(".")[0] in SECRET_FIELDS else error) from None
         return request.checked()
 
     @classmethod

@@ -7,6 +7,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from contract.errors import BadField
 from contract.fields import Fields
 from contract.ids import task_id
 from contract.tasks import MAX_BODY_BYTES
@@ -23,12 +24,20 @@ STOP_S = 60.0
 
 async def create(request: Request) -> Response:
     body = await read_body(request, MAX_BODY_BYTES)
-    fields = Fields.parse(body)
-    asked = JobAsked.read(fields)
-    fields.end()
+    asked = read_asked(body)
     task = asked.task(call_of(request).services.config.jobs_agent)
     found = await tasks.made_of(request, orjson.dumps(task), body, "job ")
     return json_reply(job(found.answer.value), 202, headers_of(found, f"/api/v1/jobs/{found.id}"))
+
+
+def read_asked(body: bytes) -> JobAsked:
+    fields = Fields.parse(body)
+    try:
+        asked = JobAsked.read(fields)
+    except BadField as error:
+        raise (error.unshown() if error.field == "repoUrl" else error) from None  # it may have a password in it
+    fields.end()
+    return asked
 
 
 async def listed(request: Request) -> Response:

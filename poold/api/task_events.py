@@ -21,6 +21,7 @@ from poold.api.services import asked_task, services
 from poold.api.streams import after_of, alive, event_stream, sse, wants_stream
 from poold.ledger import Ledger, events
 from poold.ledger.events import Event
+from poold.ledger.follow import BATCH_BYTES
 from poold.ledger.tasks import LAST
 
 MAX_PAGE = 1000
@@ -96,7 +97,8 @@ _CROWD = _Crowd()
 
 async def _pages(ledger: Ledger, stream: str, after: int) -> AsyncIterator[list[Event]]:
     """What there is of a stream behind number `after`."""
+    read = partial(events.after, stream=stream, limit=MAX_PAGE, most_bytes=BATCH_BYTES)
     with contextlib.suppress(StopAsyncIteration):
-        while page := await ledger.read(partial(events.after, stream=stream, seq=after, limit=MAX_PAGE)):
+        while page := await ledger.read(partial(read, seq=after)):
             yield page
             after = page[-1].seq

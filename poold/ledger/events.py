@@ -43,6 +43,12 @@ class Event:
         }
 
 
+class Page(list[Event]):
+    """Events that were read at once. `is_cut`: there may be more, for these had as many bytes as were wanted."""
+
+    is_cut = False
+
+
 # Two statements take half the time of one INSERT … SELECT … RETURNING, which puts its rows in a table of its own first.
 NEXT_SEQ = "SELECT coalesce(max(seq), 0) + 1 FROM events WHERE stream = ?"
 APPEND = "INSERT INTO events (stream, seq, at_ms, kind, data, guest_seq) VALUES (?, ?, ?, ?, ?, ?)"
@@ -86,23 +92,25 @@ def _next_seq(db: sqlite3.Connection, stream: str) -> int:
     return seq
 
 
-def after(db: sqlite3.Connection, stream: str, seq: int, limit: int) -> list[Event]:
-    """The next events of `stream` behind number `seq`."""
+def after(db: sqlite3.Connection, stream: str, seq: int, limit: int, most_bytes: int | None = None) -> Page:
+    """The next events of `stream` behind number `seq`: `limit` at most, and no more once they have `most_bytes`."""
     return _events(
         db.execute(
             f"SELECT {COLUMNS} FROM events WHERE stream = ? AND seq > ? ORDER BY seq LIMIT ?",  # noqa: S608 — constants
             (stream, seq, limit),
-        )
+        ),
+        most_bytes,
     )
 
 
-def everything_after(db: sqlite3.Connection, event_id: int, limit: int) -> list[Event]:
+def everything_after(db: sqlite3.Connection, event_id: int, limit: int, most_bytes: int | None = None) -> Page:
     """The next events of all streams behind the one with this id. One writer: no smaller id is committed later."""
     return _events(
         db.execute(
             f"SELECT {COLUMNS} FROM events WHERE id > ? ORDER BY id LIMIT ?",  # noqa: S608 — constants
             (event_id, limit),
-        )
+        ),
+        most_bytes,
     )
 
 
@@ -124,8 +132,12 @@ def newest_id(db: sqlite3.Connection) -> int:
     return db.execute("SELECT max(id) FROM events").fetchone()[0] or 0
 
 
-def _events(rows: sqlite3.Cursor) -> list[Event]:
-    return [
-        Event(id_, stream, seq, at_ms, kind, orjson.loads(data), guest_seq)
-        for id_, stream, seq, at_ms, kind, data, guest_seq in rows
-    ]
+def _events(rows: sqlite3.Cursor, most_bytes: int | None) -> Page:
+    page, read = Page(), 0
+    for id_, stream, seq, at_ms, kind, data, guest_seq in rows:
+        page.append(Event(id_, stream, seq, at_ms, kind, orjson.loads(data), guest_seq))
+        read += len(data)
+        if most_bytes is not None and read >= most_bytes:
+            page.is_cut = True
+            break
+    return page

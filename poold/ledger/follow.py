@@ -8,10 +8,10 @@ from functools import partial
 from sqlite3 import Connection
 
 from poold.ledger import events
-from poold.ledger.events import Event
+from poold.ledger.events import Page as Batch
 
 BATCH = 256  # events that are read, and handed to a follower, at once
-Batch = list[Event]
+BATCH_BYTES = 256 << 10  # or fewer, if they are long: a thousand followers may each have one in memory
 Read = Callable[[Callable[[Connection], Batch]], Awaitable[Batch]]
 
 
@@ -45,7 +45,7 @@ class Followers:
                 if batch:
                     after = batch[-1].id if stream is None else batch[-1].seq
                     yield batch
-                if len(batch) < BATCH:
+                if len(batch) < BATCH and not batch.is_cut:
                     await woken.wait()
 
     async def changes(self, *streams: str) -> AsyncGenerator[None, None]:
@@ -74,9 +74,9 @@ class Followers:
         reading = self._reading.get(key)
         if reading is None:
             if stream is None:
-                question = partial(events.everything_after, event_id=after, limit=BATCH)
+                question = partial(events.everything_after, event_id=after, limit=BATCH, most_bytes=BATCH_BYTES)
             else:
-                question = partial(events.after, stream=stream, seq=after, limit=BATCH)
+                question = partial(events.after, stream=stream, seq=after, limit=BATCH, most_bytes=BATCH_BYTES)
             reading = asyncio.ensure_future(self._read(question))
             self._reading[key] = reading
             reading.add_done_callback(lambda read: self._forget(key, read))

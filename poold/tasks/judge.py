@@ -6,6 +6,11 @@ from typing import Any
 from contract.tasks import Approvals, Caps, Loop, Usage
 from poold.tasks.progress import Progress
 
+# What an agent prints becomes events, cut short and with some words around it. More of them than this come of no output
+# that a guest has counted: they would fill the ledger for as long as the task may take.
+TOLD_TIMES = 4
+TOLD_BYTES = 16 << 20
+
 UNITS = {
     "steps": "steps",
     "tokens": "tokens",
@@ -68,7 +73,7 @@ Verdict = Capped | Looping
 
 def judge(progress: Progress, caps: Caps, loop: Loop, *, wall_ms: int) -> Verdict | None:
     """What ends the task, if anything does. Caps come first: they are what was promised."""
-    return over_caps(progress.usage, caps, wall_ms=wall_ms) or looping(progress, loop)
+    return over_caps(progress.usage, caps, wall_ms=wall_ms) or flooding(progress, caps) or looping(progress, loop)
 
 
 def over_caps(usage: Usage, caps: Caps, *, wall_ms: int) -> Capped | None:
@@ -84,6 +89,13 @@ def over_caps(usage: Usage, caps: Caps, *, wall_ms: int) -> Capped | None:
     if wall_ms >= 1000 * caps.wall_sec:
         return Capped("wall_sec", caps.wall_sec, wall_ms / 1000)
     return None
+
+
+def flooding(progress: Progress, caps: Caps) -> Capped | None:
+    """Whether it tells more than it can have printed."""
+    if progress.told_bytes <= TOLD_BYTES + TOLD_TIMES * caps.output_bytes:
+        return None
+    return Capped("output_bytes", caps.output_bytes, progress.told_bytes)
 
 
 def looping(progress: Progress, loop: Loop) -> Looping | None:

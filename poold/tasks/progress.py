@@ -22,6 +22,7 @@ MAX_OUTPUT_CHARS = 64 << 10
 MAX_ARGUMENTS_BYTES = 32 << 10
 MAX_CALLS = 64  # that are open at a time; what was called before that never ends
 MAX_DIFFS = 256  # changes of the workspace that are remembered
+ROW_BYTES = 128  # of an event in the ledger, besides its data
 MAX_QUESTION_CHARS = 16 << 10
 # What a guest may tell. Everything else that it might think of is the host's to tell.
 TOLD = frozenset(
@@ -60,6 +61,7 @@ class Progress:
     usd: float | None = None
     is_estimate: bool = False
     output_bytes: int = 0
+    told_bytes: int = 0  # of all events, as the host counts them: a guest may not tell what it has printed
     diffs: dict[str, int] = field(default_factory=dict)  # by hash: how often the workspace was so
     last_diff: str = ""
     failure: Failure = field(default_factory=Failure)
@@ -148,6 +150,8 @@ class Reader:
             self._take(event.kind, event.data)
 
     def _take(self, kind: str, data: Mapping[str, Any]) -> None:
+        told_bytes = self.now.told_bytes + ROW_BYTES + len(orjson.dumps(data))
+        self.now = replace(self.now, told_bytes=told_bytes)
         if kind not in TOLD:
             self._tell("agent.log", {"stream": "guest", "text": f"it told of {cut(kind, 64)}"})
             return

@@ -1,5 +1,7 @@
 """Tasks as they are asked for and told, and their states."""
 
+from typing import Any
+
 import orjson
 import pytest
 
@@ -79,6 +81,26 @@ def test_an_unknown_field_is_refused_by_name() -> None:
 def test_dollars_are_a_number(usd: object) -> None:
     with pytest.raises(BadField, match=r"caps\.usd: must be a number"):
         parsed(caps={"usd": usd})
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"repo": "https://me:Sesame @a.b/c"}, "repo"),
+        ({"repo": "ssh://me:Sesame@a.b/c"}, "repo"),
+        ({"env": {"A": ["Sesame"]}}, "env.A"),
+        ({"env": {"A": "Sesame" * 10_000}}, "env.A"),
+        ({"webhook": {"url": "http://a", "secret": "Sesame" * 100}}, "webhook.secret"),
+        ({"webhook": {"url": "http://me:Sesame @a"}}, "webhook.url"),
+        ({"webhook": {"url": "http://a", "secrets": "Sesame"}}, "webhook.secrets"),
+    ],
+)
+def test_what_may_be_secret_is_not_in_what_is_said_against_it(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadField) as refused:
+        parsed(**fields)
+    assert refused.value.details["field"] == field
+    assert "Sesame" not in str(refused.value.body())
+    assert refused.value.__cause__ is None
 
 
 def test_the_sandbox_of_a_task_gets_none_of_its_agents_environment() -> None:

@@ -8,7 +8,7 @@ from contract.fields import Fields
 from contract.models import ShapeLimits
 from contract.task_states import TaskState
 from contract.tasks import Approvals, Caps, CreateTask, Loop, Task
-from gateway.handlers.jobs import job
+from gateway.handlers.jobs import job, read_asked
 from gateway.handlers.tasks import again_of
 from gateway.openapi import document
 from gateway.operations import OPERATIONS
@@ -125,3 +125,10 @@ FIRST = {"agent": "mock", "prompt": "x", "image": "python", "memory_mb": 512, "c
 )
 def test_a_second_try_is_the_first_with_changes(changes: dict[str, object], comes_to: dict[str, object]) -> None:
     assert again_of(FIRST, changes) == comes_to
+
+
+def test_a_repository_that_is_refused_is_not_said_again() -> None:
+    with pytest.raises(BadField) as refused:
+        read_asked(b'{"repoUrl": "ssh://me:Sesame@git.example.com/a", "taskDesc": "Mend it."}')
+    assert refused.value.details["field"] == "repoUrl"
+    assert "Sesame" not in str(refused.value.body())

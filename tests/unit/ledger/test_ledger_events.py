@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from poold.errors import LedgerError
 from poold.ledger import Ledger, care, events
-from poold.ledger.events import Event
-from poold.ledger.follow import BATCH, Followers
+from poold.ledger.events import Event, Page
+from poold.ledger.follow import BATCH, BATCH_BYTES, Followers
 from tests.unit.ledger.rows import count, memory
 
 LIMIT_S = 20.0
@@ -152,6 +152,19 @@ async def test_a_follower_gets_what_is_there_and_then_what_comes(tmp_path: Path)
         assert [event.id for event in await everything] == list(range(1, 3 * number + 1))
 
 
+async def test_a_follower_gets_few_long_events_at_once_and_all_of_them(tmp_path: Path) -> None:
+    long = {"text": "x" * (60 << 10)}
+    async with Ledger.open(tmp_path / "ledger.db") as ledger:
+        await ledger.write(lambda db: [events.append(db, "a", "long", long, at_ms=1) for _ in range(40)])
+        sizes: list[int] = []
+        async with asyncio.timeout(LIMIT_S), aclosing(ledger.follow("a", 0)) as batches:
+            async for batch in batches:
+                sizes.append(len(batch))
+                if sum(sizes) == 40:
+                    break
+        assert max(sizes) * len(long["text"]) < 2 * BATCH_BYTES
+
+
 async def test_a_hundred_followers_share_their_reads(tmp_path: Path) -> None:
     async with Ledger.open(tmp_path / "ledger.db") as ledger:
         await ledger.write(partial(put, stream="a", number=0))
@@ -170,7 +183,7 @@ class SlowReads:
         self.asked = 0
         self.go_on = asyncio.Event()
 
-    async def read(self, question: Callable[[sqlite3.Connection], list[Event]]) -> list[Event]:
+    async def read(self, question: Callable[[sqlite3.Connection], Page]) -> Page:
         self.asked += 1
         found = question(self.db)
         await self.go_on.wait()

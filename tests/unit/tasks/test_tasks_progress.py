@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contract.tasks import Approvals, Caps, Loop
 from poold.link import GuestEvent
-from poold.tasks.judge import Capped, Looping, judge, looping, over_caps, spending
+from poold.tasks.judge import TOLD_BYTES, TOLD_TIMES, Capped, Looping, judge, looping, over_caps, spending
 from poold.tasks.progress import KEPT_BYTES, MAX_DIFFS, TOLD, Progress, read
 
 NO_CAPS = Caps(steps=None, wall_sec=10**6, output_bytes=1 << 40)
@@ -163,6 +163,16 @@ def test_a_cap_is_reached_when_it_is_passed_and_not_before(
     assert verdict.cap == cap
     assert verdict.reason["code"] == "cap"
     assert judge(reading(events[:-1]), caps, Loop(), wall_ms=0) is None
+
+
+def test_a_guest_that_tells_without_end_and_prints_nothing_is_capped() -> None:
+    caps, event = Caps(output_bytes=1024), ("agent.log", {"stream": "stdout", "text": "x" * (60 << 10)})
+    most = TOLD_BYTES + TOLD_TIMES * caps.output_bytes
+    progress = reading([event] * (most // (61 << 10)))
+    assert judge(progress, caps, Loop(), wall_ms=0) is None
+    verdict = judge(reading([event] * (1 + most // (60 << 10))), caps, Loop(), wall_ms=0)
+    assert isinstance(verdict, Capped)
+    assert (verdict.cap, verdict.reason["code"]) == ("output_bytes", "cap")
 
 
 def test_time_is_a_cap() -> None:
