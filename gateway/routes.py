@@ -20,6 +20,7 @@ from gateway.proxy import ANSWER_S
 Handler = Callable[[Request], Awaitable[Response]]
 
 COMMAND_S = 7 * 24 * 3600.0  # a command answers when it has ended
+BROWSER_S = 600.0  # a browser is started first, and its page may load slowly
 ID_CHARS = 19
 
 
@@ -134,10 +135,10 @@ PASSED: Sequence[Passed] = (
     _passed("set_network", Access.WRITE),
     _passed("get_egress", Access.READ),
     _passed("terminal", Access.WRITE),
-    _passed("browser_open", Access.WRITE),
-    _passed("browser_click", Access.WRITE),
-    _passed("browser_type", Access.WRITE),
-    _passed("browser_evaluate", Access.WRITE),
+    _passed("browser_open", Access.WRITE, BROWSER_S),
+    _passed("browser_click", Access.WRITE, BROWSER_S),
+    _passed("browser_type", Access.WRITE, BROWSER_S),
+    _passed("browser_evaluate", Access.WRITE, BROWSER_S),
     _passed("browser_close", Access.WRITE),
     _passed("get_task", Access.READ),
     _passed("get_task_events", Access.READ),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from warren_guest import VERSION, init, syscalls
+from warren_guest.git.places import beside
 from warren_guest.guest import Config, Guest
 from warren_guest.identity import HostMachine
 from warren_guest.logs import Ring, open_log
@@ -81,7 +82,8 @@ def _serve_locally(arguments: argparse.Namespace, ring: Ring) -> None:
     path.chmod(0o600)
     user = arguments.user or pwd.getpwuid(os.geteuid()).pw_name
     workspace = str(arguments.workspace.absolute())
-    config = Config(HostMachine(), user, workspace=workspace, outputs=f"{path.absolute()}.outputs")
+    outputs = f"{path.absolute()}.outputs"
+    config = Config(HostMachine(), user, workspace=workspace, outputs=outputs, git=beside(path))
 
     def ready() -> None:
         sys.stdout.write(f"warren-guest ready on {path}\n")

@@ -14,6 +14,7 @@ from typing import Protocol
 from warren_guest import syscalls
 from warren_guest.errors import RefusedError, refusal_of
 from warren_guest.fields import Fields, bad_field
+from warren_guest.paths import make_own_folder
 
 _HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
@@ -98,7 +99,7 @@ class VirtualMachine:
         """Put one certificate into the machine's bundle, in the place of the one that we put there before."""
         text = pem.strip() + "\n"
         for folder in (CA_FOLDER, os.path.dirname(CA_BUNDLE)):  # noqa: PTH120
-            os.makedirs(folder, 0o755, exist_ok=True)  # noqa: PTH103
+            make_own_folder(folder)
         write_text(f"{CA_FOLDER}/{CA_FILE}", text)
         fd = os.open(CA_BUNDLE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

@@ -1,5 +1,6 @@
 """Paths in requests, and what is told about the file behind one."""
 
+import contextlib
 import os
 import stat
 from typing import Any
@@ -29,6 +30,19 @@ def resolve(path: str, account: Account, accounts: Accounts, field: str = "path"
         home = accounts.find(first[1:]).home if len(first) > 1 else account.home
         path = f"{home}/{rest}"
     return os.path.normpath(os.path.join(account.home, path))  # noqa: PTH118 - texts; links stay unresolved
+
+
+def make_own_folder(path: str, mode: int = 0o755) -> None:
+    """Make a folder of the guest's own, unless it is there, and what is missing above it.
+
+    Not `makedirs`: with our umask of 0 that leaves the folders above open to everybody, who may then put another one in
+    the place of ours.
+    """
+    above = os.path.dirname(path)  # noqa: PTH120
+    if above and not os.path.isdir(above):  # noqa: PTH112
+        make_own_folder(above)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, mode)  # noqa: PTH102
 
 
 def entry_of(path: str, accounts: Accounts) -> Entry:

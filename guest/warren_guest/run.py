@@ -127,6 +127,8 @@ class Run:
     def _kill(self) -> None:
         """Kill the agent, and what it started wherever that went."""
         if not self.over.is_set():
+            # Nobody reads its input any more, even if somebody who got away holds it open: it must not be waited for.
+            self._outbox.close()
             self._started.process.kill()
             kill_marked(self._started.marker)
 
@@ -333,8 +335,10 @@ class Run:
         await self._tell("agent.usage", {**self._work.meter.total.facts(), "is_final": is_final})
 
     async def _tell(self, kind: str, fields: Mapping[str, object]) -> None:
+        """Tell it when there is room. What an agent floods us with while it is being stopped is not told."""
         await self._room()
-        self._emit(kind, fields)
+        if not self._log.is_overfull:
+            self._emit(kind, fields)
 
     async def _room(self) -> None:
         while not self._log.has_room and not self._is_stopping:

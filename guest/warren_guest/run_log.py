@@ -36,6 +36,11 @@ class RunLog:
     def has_room(self) -> bool:
         return self._size < LIMIT
 
+    @property
+    def is_overfull(self) -> bool:
+        """Whether so much is kept that no more can be, even of an agent that is not waited for."""
+        return self._size >= 2 * LIMIT
+
     def emit(self, kind: str, data: Mapping[str, object]) -> None:
         self.last += 1
         event = sse(kind, {"at_ms": time.time_ns() // 1_000_000, **data}, self.last)

@@ -1,10 +1,15 @@
 """Outputs of tools that are too long for an event: whole, as files that only the superuser reads, oldest gone first."""
 
+import os
 from collections import deque
 from pathlib import Path
 
+from warren_guest.paths import make_own_folder
+
 FILE_LIMIT = 8 << 20
 TOTAL_LIMIT = 256 << 20
+# One that was there before, of a guest that ended, is replaced; a link is never followed.
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Outputs:
@@ -22,10 +27,10 @@ class Outputs:
         self._number += 1
         path = self._folder / f"{self._number}.txt"
         try:
-            self._folder.mkdir(0o700, parents=True, exist_ok=True)
+            make_own_folder(str(self._folder), 0o700)
             self._make_room(len(data))
-            path.write_bytes(data)
-            path.chmod(0o600)
+            with os.fdopen(os.open(path, _NEW, 0o600), "wb") as file:
+                file.write(data)
         except OSError:
             path.unlink(missing_ok=True)
             return None

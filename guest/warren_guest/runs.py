@@ -35,6 +35,8 @@ ADAPTERS: dict[str, Callable[[Assignment], Adapter]] = {
 }
 TAG = "agent"
 _MARKER = "WARREN_RUN"
+# Questions that anybody in the machine may ask during a task, beside those of the agent's own output, which is bounded.
+ASKED_LIMIT = 1000
 
 T = TypeVar("T")
 
@@ -56,6 +58,7 @@ class Runs:
         self._turn = asyncio.Lock()
         self._work: Work | None = None
         self._run: Run | None = None
+        self._asked = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self.log = RunLog()
         self._questions = Questions(self.log.emit)
@@ -128,6 +131,8 @@ class Runs:
         if known is not None and known.changes.cwd == place.cwd:
             return known
         clock = asyncio.get_running_loop().time
+        if known is None:
+            self._asked = 0
         changes = Changes(self._processes, place.account, place.env, place.cwd, clock)
         await changes.begin()
         self._work = Work(task, Meter() if known is None else known.meter, changes)
@@ -166,10 +171,17 @@ class Runs:
     async def ask(self, event: str, *, kind: str, **fields: object) -> Answer:
         """Ask a person (or the host) with an event of this name while an agent runs, and wait for the answer.
 
-        Raises `no_run` if no agent runs, or if it ends before the answer comes. Cancelled, the question is withdrawn.
+        Raises `no_run` if no agent runs, or if it ends before the answer comes; `too_many_questions`. Cancelled, the
+        question is withdrawn.
         """
         if self._running is None:
             raise RefusedError("no_run", "no agent is running that could ask")
+        # Who asks and leaves at once costs two events each time: not more of them than are read, and not for ever.
+        if not self.log.has_room:
+            raise RefusedError("too_many_questions", "the host has not read what was told so far; try again later")
+        if self._asked >= ASKED_LIMIT:
+            raise RefusedError("too_many_questions", f"{ASKED_LIMIT} questions were asked in this task")
+        self._asked += 1
         future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
         key = object()
 

@@ -20,7 +20,8 @@ from poold.link import FAR_AWAY
 log = logging.getLogger("poold.api")
 
 MAX_REPLY_BYTES = 12 << 20  # a picture of 8 MiB in base64, and a page's text
-ANSWER_S = browser.MAX_LIMIT_MS / 1000 + 30.0  # a page may load slowly
+START_S = 240.0  # of a browser on a busy machine, and a picture of what it shows
+ANSWER_S = browser.MAX_LIMIT_MS / 1000 + START_S
 
 
 async def act(request: Request) -> Response:

@@ -96,10 +96,11 @@ async def living(request: Request) -> Response:
     found, owner = services(request), owner_name(request.path_params["owner"])
     making = found.sandboxes.creations.of(owner)
     known, at_work = await found.ledger.read(lambda db: (sandboxes.living(db, owner), tasks.living(db, owner)))
-    rows = {one.id: one.shape for one in known}
-    # A task has its room from its beginning, also while it waits for a machine.
-    waiting = {home_of(one.id): one for one in at_work if one.sandbox not in rows}
-    return json_reply({"rows": [_sized(name, shape) for name, shape in (waiting | making | rows).items()]})
+    # A task has its room from its beginning, also while it waits for a machine, and under the name that it began with.
+    tasks_of = {one.sandbox: home_of(one.id) for one in at_work if one.sandbox is not None}
+    rows: dict[str, Any] = {home_of(one.id): one for one in at_work}
+    rows |= making | {tasks_of.get(one.id, one.id): one.shape for one in known}
+    return json_reply({"rows": [_sized(name, shape) for name, shape in rows.items()]})
 
 
 async def states(request: Request) -> Response:

@@ -4,8 +4,10 @@ A thousand may follow one task. Those who are equally far share one read of the 
 read; each of them is sent it at its own pace, and whoever reads slowly gets more at once.
 """
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 
 from starlette.requests import Request
@@ -25,6 +27,8 @@ MAX_PAGE = 1000
 PING = b": ping\n\n"
 KNOWN = 16  # batches whose encoding is remembered
 MOST_BYTES = 2 << 20  # of one that is
+PACE_S = 0.00025  # for each of those who follow a task: a thousand of them hear of something within a quarter second
+MOST_PACE_S = 0.25
 
 
 async def of_task(request: Request) -> Response:
@@ -35,26 +39,47 @@ async def of_task(request: Request) -> Response:
     if wants_stream(request):
         is_over = task.state in FINAL
         batches = _pages(found.ledger, task_id, after) if is_over else found.ledger.follow(task_id, after)
-        return event_stream(_told(batches, is_over=is_over))
+        return event_stream(_told(batches, task_id, is_over=is_over))
     page = await found.ledger.read(lambda db: events.after(db, task_id, after, asked.limit))
     return json_reply({"events": [event.view() for event in page]})
 
 
-async def _told(batches: AsyncIterator[list[Event]], *, is_over: bool) -> AsyncIterator[bytes]:
+async def _told(batches: AsyncIterator[list[Event]], task_id: str, *, is_over: bool) -> AsyncIterator[bytes]:
     """Ends after the last event. Of a task that is over, what is there is all."""
-    async for batch in alive(batches):
-        yield encoded(batch) if batch else PING
-        if not is_over and any(event.kind in LAST and event.by == "host" for event in batch):
-            return
+    with _CROWD.joined(task_id):
+        async for batch in alive(batches):
+            yield _CROWD.encoded(batch) if batch else PING
+            if not is_over and any(event.kind in LAST and event.by == "host" for event in batch):
+                return
+            if batch:
+                await asyncio.sleep(_CROWD.pace_s(task_id))
 
 
-class _Encodings:
-    """Of the last batches that were read: followers who share a read have the same list, and not an equal one."""
+class _Crowd:
+    """Who follows which task, and the last batches as they are sent.
+
+    Followers who share a read have the same list, and not an equal one: it is encoded once for all of them. In a crowd
+    each waits a little before it looks for more, and then gets more at once.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[list[Event], bytes]] = {}
+        self._following: Counter[str] = Counter()
 
-    def of(self, batch: list[Event]) -> bytes:
+    @contextlib.contextmanager
+    def joined(self, task_id: str) -> Iterator[None]:
+        self._following[task_id] += 1
+        try:
+            yield
+        finally:
+            self._following[task_id] -= 1
+            if not self._following[task_id]:
+                del self._following[task_id]
+
+    def pace_s(self, task_id: str) -> float:
+        return min(MOST_PACE_S, PACE_S * (self._following[task_id] - 1))
+
+    def encoded(self, batch: list[Event]) -> bytes:
         known = self._known.get(id(batch))
         if known is not None and known[0] is batch:
             return known[1]
@@ -66,11 +91,7 @@ class _Encodings:
         return data
 
 
-_ENCODINGS = _Encodings()
-
-
-def encoded(batch: list[Event]) -> bytes:
-    return _ENCODINGS.of(batch)
+_CROWD = _Crowd()
 
 
 async def _pages(ledger: Ledger, stream: str, after: int) -> AsyncIterator[list[Event]]:

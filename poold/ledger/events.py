@@ -114,6 +114,11 @@ def last_guest_seq(db: sqlite3.Connection, stream: str) -> int:
     return row[0] or 0
 
 
+def last_seq(db: sqlite3.Connection, stream: str) -> int:
+    """The number of the last event of `stream`; 0 if there is none."""
+    return int(db.execute(NEXT_SEQ, (stream,)).fetchone()[0]) - 1
+
+
 def newest_id(db: sqlite3.Connection) -> int:
     """The id of the newest event of all; 0 if there is none."""
     return db.execute("SELECT max(id) FROM events").fetchone()[0] or 0

@@ -76,7 +76,8 @@ def _kind(text: str, kinds: re.Pattern[str]) -> str:
 def _data(text: str) -> dict[str, Any]:
     try:
         data = orjson.loads(text)
-        orjson.dumps(data)  # what is nested too deeply to be written down again can be read
+        # What is nested too deeply to be written can be read; and a reply puts more around it.
+        orjson.dumps([[[[[[[[data]]]]]]]])
     except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
         raise GuestError(f"an event of the guest is not JSON: {error}") from None
     if not isinstance(data, dict):

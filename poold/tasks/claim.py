@@ -28,6 +28,7 @@ log = logging.getLogger("poold.tasks")
 
 ATTEMPTS = 3  # machines that may fail before the task does
 AGAIN_S = 1.0
+MOST_S = 30.0
 
 
 async def claim(life: Life) -> None:
@@ -64,7 +65,7 @@ async def _made(life: Life) -> Sandbox | None:
 async def _tried(life: Life, turn: Turn) -> Sandbox | None:
     """One try, as soon as there is room for it."""
     row = await life.row()
-    while not has_room(life.tools.means.pool, shape_of(row.task)):
+    while life.tools.sandboxes.is_draining or not has_room(life.tools.means.pool, shape_of(row.task)):
         await turn.wait_for_room()
         if not turn.is_first:
             return None  # somebody older has come
@@ -74,6 +75,8 @@ async def _tried(life: Life, turn: Turn) -> Sandbox | None:
         log.info("no room for a task after all", extra={"task": life.id, "why": str(error)})
         await _requeue(life)
         await turn.wait_for_room()
+        await asyncio.sleep(min(MOST_S, AGAIN_S * life.refusals))  # each try leaves rows in the ledger
+        life.refusals += 1
     except SandboxStopped as error:
         await life.fail("machine", error.message)
     except BadField as error:  # what the operator allows has changed since the task was made
@@ -140,7 +143,7 @@ def sandbox_request(tools: Tools, row: Row) -> CreateSandbox:
         rules = RulesAsked(far, "pause", idle_sec=far, paused_sec=far, auto_resume=False)
     else:
         rules = RulesAsked(far, "destroy")
-    env = tools.vault.get(task.id).env
+    env = tools.secrets_of(task.id).env
     return CreateSandbox(
         image=task.image,
         vcpus=task.vcpus,

@@ -58,7 +58,7 @@ def policy_request(tools: Tools) -> dict[str, Any]:
 
 async def clone_request(tools: Tools, task: Task, path: str) -> dict[str, Any]:
     """Credentials are in the request's body and nowhere else."""
-    kept = await asyncio.to_thread(tools.vault.get, task.id)
+    kept = await asyncio.to_thread(tools.secrets_of, task.id)
     return {
         "operation": f"{task.id}:clone:1",
         "url": task.repo,

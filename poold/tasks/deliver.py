@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from contract.errors import WarrenError
-from contract.network import HostRule, Mode, NetRule
+from contract.errors import CallerError, WarrenError
+from contract.network import HostRule, Mode, NetRule, Network
 from contract.task_states import TaskEvent
 from poold.errors import GuestRefused
 from poold.ledger import questions
@@ -64,15 +65,22 @@ async def _host(life: Life, row: Row, question: Question) -> None:
     if question.answer != "approve" or row.task.sandbox is None:
         return
     sandbox = await life.tools.sandboxes.get(row.task.sandbox)
-    name, address, port = (question.arguments.get(each) for each in ("name", "address", "port"))
-    network = sandbox.network
+    try:
+        await life.tools.sandboxes.set_network(sandbox.id, allowing(sandbox.network, question.arguments), life.caller)
+    except CallerError as error:  # what no policy can have: to try it again would keep all other answers waiting
+        log.warning("a host was approved in vain", extra={"task": life.id, "why": error.message})
+        await life.tell("approval.undelivered", {"id": question.id, "kind": "approve", "why": error.message})
+
+
+def allowing(network: Network, asked: Mapping[str, Any]) -> Network:
+    """The policy that allows what was asked about, too. What is allowed already is not written down twice."""
+    name, address, port = asked["name"], asked["address"], asked["port"]
     if network.policy is Mode.DENY:
         network = replace(network, policy=Mode.LIST)
     if name:
-        network = replace(network, allow=(*network.allow, HostRule(name, (port,))))
-    else:
-        network = replace(network, allow_addresses=(*network.allow_addresses, NetRule(f"{address}/32", port)))
-    await life.tools.sandboxes.set_network(row.task.sandbox, network, life.caller)
+        return replace(network, allow=tuple(dict.fromkeys((*network.allow, HostRule(name, (port,))))))
+    nets = (*network.allow_addresses, NetRule(f"{address}/32", port))
+    return replace(network, allow_addresses=tuple(dict.fromkeys(nets)))
 
 
 async def _push(life: Life, row: Row, question: Question) -> None:

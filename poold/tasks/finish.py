@@ -36,6 +36,7 @@ LIMITS_S = {"archive": 3 * 3600.0, "pushed": None}  # a workspace may be large, 
 LIMIT_S = 900.0
 WAKE_S = 600.0  # for a machine that is on disk to find room
 ASKS = "hp-1"
+UNFORESEEN = "something went wrong in its host; the host's log has more"
 
 Step = Callable[[Life, Row], Awaitable[Any]]
 
@@ -100,6 +101,10 @@ async def _attempt(life: Life, name: str, step: Step) -> None:
             if isinstance(error, GuestRefused):
                 break
             await asyncio.sleep(AGAIN_S * tried)
+        except Exception:  # what nobody foresaw costs the step, and neither the others nor the end
+            log.exception("of a task's work: %s failed", name, extra={"task": life.id})
+            told = {"problem": UNFORESEEN}
+            break
     if name == "archive" and "problem" in told:
         await life.tell("task.archived", told)
     await life.write(partial(_kept, task_id=life.id, name=name, told=told))

@@ -38,7 +38,7 @@ UPKEEP_S = 3600.0
 RETRY_MS = 24 * 3600 * 1000  # for so long what only the vault has is kept for a repetition of the task
 SETTLE_S = 1.0  # so long a caller waits to see what came of a request that is written down
 RESUME_S = 60.0  # a large machine takes a while to be written to disk, or read
-MAX_CRASHES = 5
+MOST_S = 300.0  # between two tries of a runner that fails again and again
 
 Post = Callable[[Url, Mapping[str, str], bytes], Awaitable[int]]
 
@@ -51,8 +51,9 @@ class Tasks:
         self._lives: dict[str, Life] = {}
         self._runners: dict[str, asyncio.Task[None]] = {}
         self._fresh: set[str] = set()  # whose secrets are there, perhaps before their row is
+        self._stale: set[str] = set()  # those of them that were there when it was last swept
         self._stopping = False
-        self.repeats = Turns()  # of requests to create the same task
+        self._turns = Turns()  # of requests to create the same task
         ends = Ends(tools.ledger, tools.vault, tools.metrics)
         self._deliveries = Deliveries(ends, post, clock_ms=tools.now_ms, random=random)
 
@@ -63,7 +64,7 @@ class Tasks:
         await self._clear_halves()
         for row in await self.tools.read(tasks.under_way):
             self._begin(row)
-        others = [asyncio.ensure_future(each) for each in (self._deliveries.run(), self._upkeep())]
+        others = [asyncio.ensure_future(_always(each)) for each in (self._deliveries.run, self._upkeep)]
         try:
             yield self
         finally:
@@ -92,23 +93,29 @@ class Tasks:
             return kept
         if former.owner != caller.owner:
             raise BadField("retry_of", task_id, "is no task of yours")
-        known = await asyncio.to_thread(self.tools.vault.get, task_id)
+        known = await asyncio.to_thread(self.tools.secrets_of, task_id)
         return with_former(kept, known, same_server=is_same_server(former.repo, task.repo))
 
     async def _add(self, row: Row, kept: Kept, caller: Caller) -> None:
         """The secrets first: a task without them could not be done, and secrets without a task are swept away."""
-        self._fresh.add(row.id)
-        await asyncio.to_thread(self.tools.vault.put, row.id, kept)
-        add = partial(_add_new, row=row, queue=self.tools.config.queue, request=caller.request)
-        try:
-            await self.tools.write(add)
-        except BaseException:
-            with contextlib.suppress(NotFound):
-                await self.get(row.id)
-                raise  # another one has this id, and these may be its secrets
-            await asyncio.to_thread(self.tools.vault.remove, row.id)
-            raise
+        async with self._turns.of(row.id):
+            await self._must_be_new(row.id)
+            self._fresh.add(row.id)
+            await asyncio.to_thread(self.tools.keep_secrets, row.id, kept)
+            add = partial(tasks.add, row=row, queue=self.tools.config.queue, request=caller.request)
+            try:
+                await self.tools.write(add)
+            except BaseException:
+                await asyncio.to_thread(self.tools.vault.remove, row.id)
+                self._fresh.discard(row.id)
+                raise
         self._begin(row)
+
+    async def _must_be_new(self, task_id: str) -> None:
+        """In its turn: nobody else can make it meanwhile."""
+        state = (await self.tools.read(partial(tasks.states, ids=[task_id])))[task_id]
+        if state is not None:
+            raise Exists(f"task {task_id} was created before, and is {state}", task=task_id, state=state)
 
     async def get(self, task_id: str) -> Task:
         return (await self._row(task_id)).task
@@ -227,7 +234,7 @@ class Tasks:
             self._runners[row.id] = asyncio.create_task(self._live(life), name=row.id)
 
     async def _live(self, life: Life) -> None:
-        """A task costs nobody else anything: what nobody foresaw ends it, and is in the log."""
+        """A task costs nobody else anything: what nobody foresaw ends it, and is in the log. It always ends."""
         crashes = 0
         try:
             while True:
@@ -237,10 +244,9 @@ class Tasks:
                 except Exception:
                     crashes += 1
                     log.exception("a task's runner failed", extra={"task": life.id})
-                    if crashes > MAX_CRASHES:
-                        break  # it is taken up again by the next start
                     await self._give_up(life)
-                    await asyncio.sleep(AGAIN_S)
+                    # For as long as it takes: who left it alone would leave its machine to run for ever.
+                    await asyncio.sleep(min(MOST_S, AGAIN_S * crashes))
         finally:
             self._lives.pop(life.id, None)
             self._runners.pop(life.id, None)
@@ -269,7 +275,8 @@ class Tasks:
     async def _sweep(self) -> None:
         needed = await self.tools.read(partial(_needed, since_ms=self.tools.now_ms() - RETRY_MS))
         await finish(asyncio.to_thread(self.tools.vault.sweep, _Either(needed, self._fresh)))
-        self._fresh -= needed
+        self._fresh -= needed | self._stale  # what was fresh the last time is a task by now, or never will be
+        self._stale = set(self._fresh)
         while forgotten := await self.tools.read(retention.forgotten_files):
             for task_id in forgotten:
                 await self.tools.artifacts.remove(task_id)
@@ -287,6 +294,16 @@ class _Either(set[str]):
         return super().__contains__(name) or name in self._growing
 
 
+async def _always(work: Callable[[], Awaitable[None]]) -> None:
+    """Do it for ever: what nobody foresaw is in the log, and is not the end of it."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("what is done for all tasks failed")
+        await asyncio.sleep(AGAIN_S)
+
+
 async def _ended(runners: list["asyncio.Task[None]"]) -> None:
     for runner in runners:
         runner.cancel()
@@ -298,13 +315,6 @@ def _needed(db: Connection, since_ms: int) -> set[str]:
     """Tasks whose secrets somebody may still need."""
     rows = db.execute("SELECT id FROM tasks WHERE phase <> 'done' OR ended_ms >= ?", (since_ms,))
     return {row[0] for row in rows} | webhooks.waiting(db)
-
-
-def _add_new(db: Connection, row: Row, queue: int, request: str | None) -> None:
-    known = tasks.states(db, [row.id])[row.id]
-    if known is not None:
-        raise Exists(f"task {row.id} was created before, and is {known}", task=row.id, state=known)
-    tasks.add(db, row, queue=queue, request=request)
 
 
 def _stop(db: Connection, task_id: str, now_ms: int, request: str | None) -> None:

@@ -13,6 +13,8 @@ from poold.tasks.progress import Progress
 from poold.tasks.words import number, text_of
 
 GIT_S = 300.0
+COMMIT_S = 600.0  # of a workspace that may be large
+ANSWER_S = 30.0  # beyond what the guest allows itself
 ARCHIVE_S = 300.0  # until its first byte
 PATCH = "final.patch"
 ARCHIVE = "workspace.tar.zst"
@@ -35,9 +37,10 @@ async def commit(life: Life, row: Row) -> dict[str, Any]:
         "message": "What was left uncommitted",
         "author": vars(life.tools.config.author),
         "all": True,
+        "limit_ms": int(COMMIT_S * 1000),
     }
     async with life.inside(task.sandbox or "") as guest:
-        answer = await ask(guest, "POST", "/git/commit", request, limit_s=GIT_S)
+        answer = await ask(guest, "POST", "/git/commit", request, limit_s=COMMIT_S + ANSWER_S)
     told = {name: text_of(answer.get(name), 64) for name in ("commit", "head")}
     if told["commit"] is not None:
         await life.tell("git.committed", told)

@@ -47,6 +47,7 @@ class Life:
         self.changed = asyncio.Event()  # something is to be decided anew
         self.ending = asyncio.Event()  # it is written down how the task ends
         self.awake = asyncio.Event()  # its machine runs
+        self.refusals = 0  # rooms that were there, and were given to nobody after all
         self.gone: str | None = None  # why its machine is no more
         self.to_fetch = asyncio.Event()  # outputs that are to become artifacts
         self.to_deliver = asyncio.Event()  # answers that somebody waits for

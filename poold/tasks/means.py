@@ -11,9 +11,10 @@ from poold.ledger import Ledger
 from poold.metrics import Metrics
 from poold.sandboxes import Means, Sandboxes
 from poold.tasks.artifacts import Artifacts
+from poold.tasks.errors import translated
 from poold.tasks.prices import Prices, Tokens
 from poold.tasks.queue import Queue
-from poold.tasks.vault import Vault
+from poold.tasks.vault import Kept, Vault
 
 T = TypeVar("T")
 
@@ -59,6 +60,16 @@ class Tools:
 
     async def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
         return await self.ledger.write(work, durable=durable)
+
+    def secrets_of(self, task_id: str) -> Kept:
+        """What only the vault has of the task. Blocks."""
+        with translated("reading the secrets of", Path(task_id)):
+            return self.vault.get(task_id)
+
+    def keep_secrets(self, task_id: str, kept: Kept) -> None:
+        """Blocks."""
+        with translated("keeping the secrets of", Path(task_id)):
+            self.vault.put(task_id, kept)
 
     def price(self, model: str | None, used: Mapping[str, int]) -> float | None:
         """What an agent that tells no dollars has spent, by the operator's prices."""

@@ -31,6 +31,9 @@ TOLD = frozenset(
     }
 )
 ASKED_KINDS = ("question", "tool", "command")
+# Ids of questions that the host asks (a push at the end, spending, a host) and of what people say unasked. A guest that
+# could ask under one of them would have a person approve something else than what they read.
+HOSTS_OWN = ("hp-", "sp-", "ho-", "in-")
 TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 Price = Callable[[str | None, Mapping[str, int]], float | None]
@@ -255,12 +258,12 @@ class Reader:
 
     def _asks(self, data: Mapping[str, Any]) -> None:
         kind = data.get("kind")
-        if has_form(data.get("id"), QUESTION_ID):
+        if _is_guests(data.get("id")):
             self._ask(str(data["id"]), kind if kind in ASKED_KINDS else "question", data)
 
     def _pushes(self, data: Mapping[str, Any]) -> None:
         """The agent's own push: the wrapper around git waits for an answer, as for every other question."""
-        if has_form(data.get("id"), QUESTION_ID):
+        if _is_guests(data.get("id")):
             branch, commit = text_of(data.get("branch"), 200), text_of(data.get("commit"), 64)
             arguments = {"branch": branch, "commit": commit}
             told = {"text": f"may it push {branch or 'its branch'}?", "tool": "git push", "arguments": arguments}
@@ -274,7 +277,7 @@ class Reader:
 
     def _answered(self, data: Mapping[str, Any]) -> None:
         """Those that were answered are known: this is news only of one that is no longer asked."""
-        if has_form(data.get("id"), QUESTION_ID):
+        if _is_guests(data.get("id")):
             self.changes.withdrawn.append(str(data["id"]))
 
     def _ends(self, data: Mapping[str, Any]) -> None:
@@ -292,6 +295,11 @@ class Reader:
         }
         printed = max(self.now.output_bytes, number(data.get("output_bytes")))
         self.now = replace(self.now, ended=ended, calls={}, thought="", output_bytes=printed)
+
+
+def _is_guests(name: object) -> bool:
+    """Whether a guest may have asked something under this id."""
+    return has_form(name, QUESTION_ID) and not str(name).startswith(HOSTS_OWN)
 
 
 def bounded(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ async def _push(life: Life, task: Task, operation: str, branch: str | None, comm
     branch = branch or task.branch
     if task.repo is None:
         return {"branch": branch, "refused": "no_repository", "message": "the task has no repository to push to"}
-    kept = await asyncio.to_thread(life.tools.vault.get, task.id)
+    kept = await asyncio.to_thread(life.tools.secrets_of, task.id)
     request = {
         "operation": operation,
         "path": life.cwd,

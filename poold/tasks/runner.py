@@ -7,10 +7,12 @@ in its row (`ending`), and cuts short what it does: from then on only its end is
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from contract.errors import WarrenError
+from poold.errors import SandboxPaused
 from poold.ledger.tasks import DONE, Row
 from poold.lifetimes import finish as finish_all
 from poold.tasks.asking import ask_about_hosts
@@ -27,7 +29,9 @@ from poold.tasks.steering import Steering, watch
 log = logging.getLogger("poold.tasks")
 
 AGAIN_S = 1.0
+PAUSED_S = 0.1
 MOST_S = 30.0
+CALM_S = 60.0  # a phase that worked for so long before it failed has not failed again
 PATIENCE = 20  # failures in a row of a machine that is there, before the task is given up
 
 Work = Coroutine[Any, Any, None]
@@ -42,12 +46,23 @@ async def live(life: Life) -> None:
 async def _work(life: Life) -> None:
     failures = 0
     while (row := await life.row()).task.phase != DONE:
+        since = time.monotonic()
         try:
             await _phase(life, row)
             failures = 0
+        except SandboxPaused:
+            life.wake()
+            await asyncio.sleep(PAUSED_S)  # the steering sees it, and the phase goes on when its machine does
         except WarrenError as error:
-            failures += 1
+            failures = in_a_row(failures, time.monotonic() - since)
             await _trouble(life, row, error, failures)
+
+
+def in_a_row(before: int, lasted_s: float) -> int:
+    """How many failures there were with this one, which came after so long. Each pause of a machine cuts a stream off:
+    a task that works for days may have many of them, and works.
+    """
+    return 1 if lasted_s >= CALM_S else before + 1
 
 
 async def _phase(life: Life, row: Row) -> None:

@@ -36,7 +36,7 @@ async def run_request(life: Life, task: Task) -> dict[str, Any]:
     """What the agent is told. Its secrets are in the request's body and nowhere else."""
     tools = life.tools
     prompt = await tools.read(lambda db: tasks.prompt(db, task.id))
-    kept = await asyncio.to_thread(tools.vault.get, task.id)
+    kept = await asyncio.to_thread(tools.secrets_of, task.id)
     named = await asyncio.to_thread(secrets.gather, tools.config.secrets, task.owner, task.secrets)
     return {
         "task": task.id,

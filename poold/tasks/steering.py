@@ -10,7 +10,7 @@ from contract.errors import WarrenError, WrongState
 from contract.models import Sandbox
 from contract.states import State
 from contract.task_states import TaskEvent, TaskState
-from poold.ledger import questions, tasks
+from poold.ledger import events, questions, tasks
 from poold.ledger.questions import Question
 from poold.ledger.tasks import Row
 from poold.tasks.deliver import deliver
@@ -25,6 +25,7 @@ IDLE_S = 60.0  # of a task that waits nothing has to be written down
 RETRY_S = 3.0
 LEAST_S = 0.02  # between two looks: a machine may make a lot of noise
 WORKING = (TaskState.PLANNING, TaskState.RUNNING)
+STATES = frozenset({*State, "resumed"})  # kinds that tell of a sandbox's new state
 
 
 @dataclass
@@ -129,7 +130,7 @@ class Steering:
     async def _count(self, row: Row) -> None:
         """The task's time: it passes while it works. A cap on it is reached here and nowhere else."""
         life, task = self.life, row.task
-        life.wall.run(task.state in WORKING)
+        life.wall.run(is_working(task.state, self._seen))
         over = Capped("wall_sec", task.caps.wall_sec, life.wall.ms / 1000)
         if task.state in WORKING and row.ending is None and over.value >= over.limit:
             await life.end(TaskEvent.FAIL, over.reason, ("cap.reached", over.data))
@@ -186,8 +187,16 @@ class Steering:
         return max(LEAST_S, min(waits))
 
 
+def is_working(state: TaskState, sandbox: State | None) -> bool:
+    """Whether a task's time passes. One that is held before its agent has begun is on disk, and no further."""
+    return state in WORKING and sandbox is not State.PAUSED
+
+
 async def watch(life: Life, sandbox_id: str) -> None:
-    """Have the task looked at whenever something happens to its sandbox."""
-    async with contextlib.aclosing(life.tools.ledger.changes(sandbox_id)) as changes:
-        async for _ in changes:
-            life.wake()
+    """Have the task looked at whenever its sandbox is in another state. What its guest makes noise about is no news."""
+    last = await life.tools.read(partial(events.last_seq, stream=sandbox_id))
+    life.wake()  # for what happened until now
+    async with contextlib.aclosing(life.tools.ledger.follow(sandbox_id, last)) as batches:
+        async for batch in batches:
+            if any(event.by == "host" and event.kind in STATES for event in batch):
+                life.wake()

@@ -1,13 +1,17 @@
 """Deliveries as the ledger and the vault have them: the row says what and to whom, the vault what it is signed with."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from functools import partial
 
+from poold.errors import HostFault
 from poold.ledger import Ledger, webhooks
 from poold.metrics import Metrics
 from poold.tasks.vault import Vault
 from poold.tasks.webhooks import PAGE_PER_OWNER, Delivery
+
+log = logging.getLogger("poold.tasks")
 
 
 class Ends:
@@ -23,9 +27,14 @@ class Ends:
         return await asyncio.to_thread(self._signed, rows) if rows else ()
 
     def _signed(self, rows: list[webhooks.Due]) -> list[Delivery]:
+        """One whose secret cannot be read is not sent without it: it waits, and nobody else does."""
         found = []
         for row in rows:
-            secret = self._vault.get(row.task).webhook_secret
+            try:
+                secret = self._vault.get(row.task).webhook_secret
+            except (OSError, HostFault) as error:  # it waits; others need not
+                log.error("a delivery cannot be signed", extra={"task": row.task, "why": str(error)})
+                continue
             found.append(Delivery(row.id, row.owner, row.url, row.body, secret, row.tries))
         return found
 

@@ -17,6 +17,8 @@ from warren_guest.spawn import Program
 
 _LIMIT_S = 15.0
 _BYTES_LIMIT = 64 << 20
+_LINE_LIMIT = 64 << 10
+_DIGITS_LIMIT = 15
 # After a look that took too long, none for this long.
 _REST_S = 120.0
 _GIT = (
@@ -141,6 +143,8 @@ class _Sums(_Sink):
         self.kept += data
         *lines, rest = bytes(self.kept).split(b"\n")
         self.kept = bytearray(rest)
+        if len(rest) > _LINE_LIMIT:  # none of git's: not looked at again with each piece that is added to it
+            self._is_patch = True
         for line in lines:
             if not line:
                 self._is_patch = True
@@ -150,8 +154,13 @@ class _Sums(_Sink):
     def _count(self, line: bytes) -> None:
         added, removed = [*line.split(b"\t", 2), b"", b""][:2]
         self._numbers[0] += 1
-        self._numbers[1] += int(added) if added.isdigit() else 0
-        self._numbers[2] += int(removed) if removed.isdigit() else 0
+        self._numbers[1] += _lines_of(added)
+        self._numbers[2] += _lines_of(removed)
 
     def change(self) -> Change:
         return Change(self._hash.hexdigest(), *self._numbers)
+
+
+def _lines_of(text: bytes) -> int:
+    """A number of lines; whoever works here may have git say any."""
+    return int(text) if text.isdigit() and len(text) <= _DIGITS_LIMIT else 0

@@ -212,7 +212,9 @@ class Claude:
 
 def _settings(asked: Assignment) -> list[str]:
     """It uses what it thinks harmless without asking. With rules it must ask, whatever settings and hooks are there."""
-    named = {*asked.rules.tools, *(_SHELLS if asked.rules.commands else ())}
+    wanted = {name.casefold() for name in asked.rules.tools}
+    known = (name for name in _KINDS if name.casefold() in wanted)
+    named = {*asked.rules.tools, *known, *(_SHELLS if asked.rules.commands else ())}
     # What cannot be a tool's name must not make all of it unreadable.
     tools = sorted(name for name in named if _TOOL_NAME.fullmatch(name))
     if not tools:

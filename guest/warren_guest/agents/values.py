@@ -2,11 +2,13 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _COUNT_LIMIT = 10**15
 _USD_LIMIT = 10**9
+# Tools have arguments of a few levels.
+_DEPTH_LIMIT = 200
 
 Object = Mapping[str, Any]
 
@@ -17,7 +19,21 @@ def parse(line: bytes) -> Object | None:
         value = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and not _is_deep(line, value) else None
+
+
+def _is_deep(line: bytes, value: object) -> bool:
+    """Whether there is more inside each other than can be written again: what is read last may go deeper than that."""
+    if line.count(b"{") + line.count(b"[") <= _DEPTH_LIMIT:
+        return False
+    level = [value]
+    for _ in range(_DEPTH_LIMIT):
+        level = [item for each in level if isinstance(each, dict | list) for item in _items(each)]
+    return bool(level)
+
+
+def _items(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _refuse(_constant: str) -> None:
@@ -43,15 +59,21 @@ def text_or_none(value: object) -> str | None:
 
 def count(value: object) -> int:
     """A number of tokens: whole, not negative, not absurd."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return 0
-    return min(max(int(value), 0), _COUNT_LIMIT)
+    return int(_number(value, _COUNT_LIMIT) or 0)
 
 
 def usd(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    number = _number(value, _USD_LIMIT)
+    return None if number is None else float(number)
+
+
+def _number(value: object, limit: int) -> int | float | None:
+    """A number from 0 to `limit`; None for what is none. A whole one may be larger than any float."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return min(max(float(value), 0.0), float(_USD_LIMIT))
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return min(max(value, 0), limit)
 
 
 def exit_code(value: object) -> int | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from warren_guest.accounts import Account
 from warren_guest.errors import RefusedError
+from warren_guest.paths import make_own_folder
 
 # Debian's program itself, without the shell script before it; then names along the PATH, for other systems.
 _PROGRAMS = ("/usr/lib/chromium/chromium", "chromium", "chromium-browser", "google-chrome")
@@ -85,10 +86,11 @@ def write_policy(trust: Trust) -> None:
     path = Path(trust.policies) / _POLICY
     with contextlib.suppress(OSError):  # a full disk: pages of the proxy fail with a certificate error, which says it
         found = _CERTIFICATE.search(_text(trust.certificate))
-        path.parent.mkdir(0o755, parents=True, exist_ok=True)
+        make_own_folder(trust.policies)
         der = base64.b64encode(base64.b64decode(found[1])).decode() if found else None
-        path.write_text(json.dumps({"CACertificates": [der] if der else []}))
-        path.chmod(0o644)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        with os.fdopen(fd, "w") as file:
+            file.write(json.dumps({"CACertificates": [der] if der else []}))
 
 
 def _text(path: str) -> str:

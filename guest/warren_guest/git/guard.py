@@ -23,6 +23,7 @@ from warren_guest.git import rails
 from warren_guest.git.asked import branch_of, hash_of
 from warren_guest.git.places import Places, real_git
 from warren_guest.git.wrapper import POLICY
+from warren_guest.paths import make_own_folder
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class Guard:
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        if self._folder is not None and self._places.runtime is None:
+        if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -150,7 +151,7 @@ def _make_folder(runtime: str | None) -> str:
         folder = tempfile.mkdtemp(prefix="warren-push-")
         os.chmod(folder, 0o755)  # noqa: PTH101, S103 - what is in it is for everybody to read
         return folder
-    os.makedirs(runtime, 0o755, exist_ok=True)  # noqa: PTH103
+    make_own_folder(runtime)
     return runtime
 
 
@@ -174,7 +175,8 @@ def write_author(config: str, name: str, email: str) -> None:
         known = ""
     line = f"\tpath = {ours}\n"
     if line not in known:
-        with open(config, "a", encoding="utf-8") as file:  # noqa: PTH123
+        fd = os.open(config, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        with os.fdopen(fd, "a", encoding="utf-8") as file:
             file.write(f"{'' if known.endswith(chr(10)) or not known else chr(10)}[include]\n{line}")
 
 

@@ -40,7 +40,7 @@ shift 2
 exec "$GIT" diff --no-color --no-ext-diff --no-textconv --no-relative --src-prefix=a/ --dst-prefix=b/ --full-index \
     --binary --unified=3 --inter-hunk-context=0 --find-renames --ignore-submodules=dirty -O/dev/null "$@" "$base" --
 """
-_COUNT = re.compile(rb"(\d+|-)\t(\d+|-)\t")
+_COUNT = re.compile(rb"(\d{1,15}|-)\t(\d{1,15}|-)\t")
 _FIELDS = 5
 _SUBJECT_LIMIT = 500
 _LOG_BYTES = 8 << 20

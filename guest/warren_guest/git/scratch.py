@@ -11,6 +11,7 @@ from typing import Any
 from warren_guest.accounts import Account
 from warren_guest.children import outlasting
 from warren_guest.errors import refusal_of
+from warren_guest.paths import make_own_folder
 
 # Calls a function in a thread. Cancelled, it still waits for it.
 InThread = Callable[..., Coroutine[Any, Any, Any]]
@@ -33,9 +34,10 @@ async def scratch(in_thread: InThread, parent: str | None, account: Account, mod
 
 def _make(parent: str | None, folder: str, account: Account, mode: int) -> None:
     if parent is not None:
-        os.makedirs(parent, 0o755, exist_ok=True)  # noqa: PTH103
+        make_own_folder(parent)
         os.chmod(parent, 0o755)  # noqa: PTH101, S103 - whatever the image made of it: what is in it has its own mode
-    os.mkdir(folder, 0o700)  # noqa: PTH102
+    os.mkdir(folder, mode)  # noqa: PTH102
+    os.chmod(folder, mode)  # noqa: PTH101
+    # Last: from now on `account` may put something else in its place, which is not ours to change.
     if os.geteuid() == 0:
         os.chown(folder, account.uid, account.gid)
-    os.chmod(folder, mode)  # noqa: PTH101

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -179,5 +180,6 @@ class Git:
 
 
 def _write_safe(path: str) -> None:
-    with open(path, "x", encoding="utf-8") as file:  # noqa: PTH123
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    with os.fdopen(fd, "w") as file:
         file.write("[safe]\n\tdirectory = *\n")

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from images.recipe import known_images
 from tests.unit.ctl.conftest import Ctl
 from tests.unit.ctl.ctl_poold import Poold, Refusal, Stream, sandbox, sandbox_id, status
 
+RECIPES = Path(__file__).parents[3] / "images"
 ONE = sandbox_id("one")
 ONETWO = sandbox_id("onetwo")
 PAUSED = sandbox_id("paused")
@@ -300,7 +302,7 @@ class TestRules:
 class TestImages:
     def test_builds_are_listed_with_their_use(self, ctl: Ctl, poold: Poold, folder: Path) -> None:
         rows = ctl("image", "ls", "--json", "--out", str(folder)).json["images"]
-        assert {row["name"]: row["in_use"] for row in rows} == {"minimal": None, "python": None}
+        assert {row["name"]: row["in_use"] for row in rows} == dict.fromkeys(known_images(RECIPES))
         assert "not built" in ctl("image", "ls", "--out", str(folder)).out
 
     def test_without_poold_they_are_listed_all_the_same(self, ctl: Ctl, folder: Path) -> None:

@@ -1,11 +1,9 @@
 """The real CLIs, driven by the guest against models that follow a script: what they are asked to do is really done.
 
-They are large programs that are not part of Warren: `WARREN_TEST_CLIS` names a folder where npm installed them, or
-they are in build/clis.
+They are large programs that are not part of Warren: the image `agent` has them, and `make test-images` fetches them.
 """
 
 import json
-import os
 import shlex
 import threading
 from pathlib import Path
@@ -13,18 +11,16 @@ from typing import Any
 
 import pytest
 
+from tests.clis import find_cli
 from tests.models.anthropic import AnthropicModel
 from tests.models.openai import OpenAIModel
 from tests.models.script import Call, Turn, Usage
 from tests.unit.guest.client import Client
 from tests.unit.guest.run_client import RunClient
 
-CLIS = Path(os.environ.get("WARREN_TEST_CLIS") or Path(__file__).parents[3] / "build" / "clis")
-CLAUDE = CLIS / "node_modules/@anthropic-ai/claude-code-linux-x64/claude"
-CODEX = CLIS / "node_modules/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex"
-
-needs_claude = pytest.mark.skipif(not CLAUDE.exists(), reason=f"Claude Code is not installed: there is no {CLAUDE}")
-needs_codex = pytest.mark.skipif(not CODEX.exists(), reason=f"Codex is not installed: there is no {CODEX}")
+CLAUDE, CODEX = find_cli("claude"), find_cli("codex")
+needs_claude = pytest.mark.skipif(CLAUDE is None, reason="Claude Code is not here: make test-images fetches it")
+needs_codex = pytest.mark.skipif(CODEX is None, reason="Codex is not here: make test-images fetches it")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.gitserver import Asked, GitServer, git, serve
-from tests.unit.guest.client import Client
+from tests.unit.guest.client import Client, end, launch
 from tests.unit.guest.gits import AUTHOR, CREDENTIALS, SECRET, clone, everything_readable, left_of, programs_of
 
 
@@ -354,3 +354,18 @@ async def test_a_long_complaint_is_cut(guest: Client, folder: Path, server: GitS
     reply = await clone(guest, folder, server.url("x" * 1500))
     assert reply.code == "clone_failed"
     assert len(json.dumps(reply.json)) < 4000
+
+
+async def test_the_rails_of_a_local_guest_are_beside_its_socket_and_go_with_it(
+    tmp_path: Path, server: GitServer
+) -> None:
+    server.make("p", {"a": "1"})
+    (tmp_path / "workspace").mkdir()
+    process, path = launch(tmp_path)
+    client = Client(path, process.pid, tmp_path / "workspace")
+    assert (await clone(client, tmp_path / "workspace", server.url("p"), protected=["main"])).status == 200
+    told = json.loads((tmp_path / "guest.sock.git" / "policy.json").read_text())
+    assert (told["url"], told["protected"]) == (server.url("p"), ["main"])
+    await client.close()
+    end(process)
+    assert not (tmp_path / "guest.sock.git").exists()

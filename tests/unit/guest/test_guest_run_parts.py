@@ -8,15 +8,18 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from warren_guest.agents.adapter import Answer
+from warren_guest.agents.adapter import Answer, Assignment
+from warren_guest.agents.changes import _Sums
+from warren_guest.agents.claude import Claude
 from warren_guest.agents.rules import Rules
 from warren_guest.agents.usage import Meter, Usage
-from warren_guest.agents.values import parse
+from warren_guest.agents.values import count, parse, usd
 from warren_guest.errors import RefusedError
+from warren_guest.run import Run
 from warren_guest.run_log import LIMIT, RunLog
 from warren_guest.run_questions import OPEN_LIMIT, Questions
 from warren_guest.run_texts import LINE_LIMIT, TEXT_LIMIT, Line, Lines, clip, clip_arguments
-from warren_guest.runs import Runs
+from warren_guest.runs import ASKED_LIMIT, Runs
 
 
 def test_the_last_word_of_each_session_counts_once() -> None:
@@ -55,12 +58,32 @@ def test_what_was_counted_live_is_part_of_what_is_told_and_kept_if_nothing_is() 
         ("Bash", "rm -rf /", "command"),
         ("Bash", "rm -rf a\nb", "command"),
         ("Bash", "sudo rm -rf /", "tool"),
+        ("Bash", "true && rm -rf /", "command"),
+        ("Bash", "cd a; rm  -rf 'b c'", "command"),
+        ("Bash", " rm\t-rf a", "command"),
+        ("Bash", "rm \\\n-rf a", "command"),
+        ("Bash", "echo $(rm -rf a)", "command"),
+        ("Bash", "bash -c 'rm -rf a'", "command"),
+        ("Bash", "echo x\nrm -rf a", "command"),
+        ("Bash", "x" * 100_000, "command"),
+        ("Bash", ";a;b" * 10_000, "tool"),
+        ("bash", "ls", "tool"),
+        ("Bash", "echo rm", "tool"),
         ("Write", None, None),
         ("Read", None, None),
     ],
 )
-def test_rules_ask_by_the_whole_command_line_or_by_the_tool(tool: str, command: str | None, kind: str | None) -> None:
+def test_rules_ask_by_the_command_line_by_each_of_its_commands_or_by_the_tool(
+    tool: str, command: str | None, kind: str | None
+) -> None:
     assert Rules(("Bash",), ("rm -rf *",)).asks(tool, command) == kind
+
+
+def test_claude_must_ask_for_tools_by_their_own_names() -> None:
+    args = Claude(Assignment("x", rules=Rules(tools=("bash", "mcp__x__y")))).command().args
+    settings = json.loads(args[args.index("--settings") + 1])
+    assert set(settings["permissions"]["ask"]) >= {"Bash", "mcp__x__y"}
+    assert settings["disableAllHooks"] is True
 
 
 @given(st.text(max_size=400), st.integers(1, 200))
@@ -92,6 +115,33 @@ def test_a_line_that_is_too_long_is_cut_and_the_next_one_is_whole() -> None:
 )
 def test_a_line_that_is_no_object_is_none(text: bytes) -> None:
     assert parse(text) is None
+
+
+@pytest.mark.parametrize("number", [b"1" + b"0" * 400, b"-1" + b"0" * 400, b"1e400", b"1e300", b"true", b'"1"', b"{}"])
+def test_a_number_of_any_size_is_a_count_and_a_price(number: bytes) -> None:
+    told = parse(b'{"n": ' + number + b"}")
+    assert told is not None
+    assert 0 <= count(told["n"]) <= 10**15
+    assert 0 <= (usd(told["n"]) or 0.0) <= 10**9
+
+
+@pytest.mark.parametrize("depth", [150, 300, 900, 960, 980, 985, 988, 990, 991, 992, 995, 1000])
+@pytest.mark.parametrize("rules", [Rules(), Rules(tools=("Deep",))])
+def test_a_call_with_arguments_of_any_depth_is_answered_or_no_word_of_the_agent(depth: int, rules: Rules) -> None:
+    request = b'{"subtype": "can_use_tool", "tool_name": "Deep", "input": ' + b'{"a":' * depth + b"1" + b"}" * depth
+    told = parse(b'{"type": "control_request", "request_id": "1", "request": ' + request + b"}}")
+    if told is not None:
+        assert list(Claude(Assignment("x", rules=rules)).read(told) or ())
+    assert (told is None) == (depth > 200)
+
+
+def test_a_difference_that_is_none_is_summed_up_without_end_or_error() -> None:
+    sums = _Sums()
+    sums.feed(b"9" * 5000 + b"\t1\tfile\n2\t-\tother\n")
+    assert (sums.change().files, sums.change().insertions, sums.change().deletions) == (2, 2, 1)
+    for _ in range(64):
+        sums.feed(b"x" * (1 << 16))
+    assert len(sums.kept) <= 2 << 16
 
 
 def test_arguments_that_have_no_json_or_too_much_are_told_in_part() -> None:
@@ -132,6 +182,41 @@ def asking_runs() -> Runs:
     runs = Runs(cast(Any, None), cast(Any, None))
     runs._run = cast(Any, SimpleNamespace(over=asyncio.Event()))
     return runs
+
+
+async def test_what_an_agent_says_while_it_is_being_stopped_does_not_fill_the_memory() -> None:
+    log = RunLog()
+    run = Run(cast(Any, None), cast(Any, None), cast(Any, None), cast(Any, None), cast(Any, SimpleNamespace(log=log)))
+    run._is_stopping = True
+    for _ in range(4 * LIMIT // TEXT_LIMIT):
+        await run._tell("agent.log", {"text": "x" * TEXT_LIMIT})
+    assert log._size < 2 * LIMIT + 2 * TEXT_LIMIT
+
+
+async def test_who_asks_and_leaves_again_and_again_does_not_fill_the_memory() -> None:
+    runs = asking_runs()
+    for _ in range(2 * LIMIT // TEXT_LIMIT):
+        asking = asyncio.create_task(runs.ask("git.push_requested", kind="push", path="x" * TEXT_LIMIT))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait({asking})
+    assert not runs.log.is_overfull
+    with pytest.raises(RefusedError) as refused:
+        await runs.ask("git.push_requested", kind="push")
+    assert refused.value.code == "too_many_questions"
+
+
+async def test_questions_of_a_task_are_counted() -> None:
+    runs = asking_runs()
+    for _ in range(ASKED_LIMIT):
+        asking = asyncio.create_task(runs.ask("git.push_requested", kind="push"))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait({asking})
+    runs.log.acknowledge(runs.log.last)
+    with pytest.raises(RefusedError) as refused:
+        await runs.ask("git.push_requested", kind="push")
+    assert refused.value.code == "too_many_questions"
 
 
 async def test_who_asks_is_told_the_answer() -> None:

@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import shutil
+import signal
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit.guest.client import Client, end, launch
-from tests.unit.guest.run_client import RunClient
+from tests.unit.guest.run_client import LIMIT_S, RunClient
 
 MEMORY_LIMIT_MB = 200
 
@@ -312,3 +314,38 @@ async def first(events: Any, count: int) -> Any:
         count -= 1
         if count == 0:
             return
+
+
+# Asks and asks, never reads an answer, and leaves somebody behind who holds its input open.
+_DEAF = """#!{python}
+import json, os, sys
+if os.fork() == 0:
+    os.setsid()
+    open("left.pid", "w").write(str(os.getpid()))
+    os.execve("/bin/sleep", ["sleep", "1000"], {{}})
+big = "x" * (3 << 20)
+for number in range(12):
+    request = {{"subtype": "can_use_tool", "tool_name": "Read", "input": {{"text": big}}}}
+    sys.stdout.write(json.dumps({{"type": "control_request", "request_id": str(number), "request": request}}) + "\\n")
+    sys.stdout.flush()
+    if number == 6:
+        open("asked", "w").close()
+"""
+
+
+async def test_an_agent_that_never_reads_its_answers_can_be_stopped(host: RunClient) -> None:
+    workspace = host.client.workspace
+    program = workspace / "bin" / "claude"
+    program.parent.mkdir()
+    program.write_text(_DEAF.format(python=sys.executable))
+    program.chmod(0o755)
+    await host.started("x", agent="claude", env={"PATH": str(program.parent)})
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            while not (workspace / "asked").exists() or not (workspace / "left.pid").exists():
+                await asyncio.sleep(0.05)
+            outcome = await host.stop()
+        assert outcome is not None
+        assert outcome["outcome"] == "stopped"
+    finally:
+        os.kill(int((workspace / "left.pid").read_text()), signal.SIGKILL)

@@ -159,6 +159,15 @@ def test_a_task_asks_only_so_much_at_a_time() -> None:
         assert sum(asked) == questions.MAX_OPEN
 
 
+def test_no_noise_of_a_guest_keeps_the_host_from_asking() -> None:
+    with memory() as db:
+        added(db)
+        for number in range(100):
+            questions.ask(db, ONE, Waiting(f"ap-{number}", "tool", "", None, None, 1))
+        for name, kind in (("sp-1", "spend"), ("hp-1", "push")):
+            assert questions.ask(db, ONE, Waiting(name, kind, "", None, None, 2))
+
+
 def test_what_is_said_unasked_is_delivered_in_its_order() -> None:
     with memory() as db:
         added(db)

@@ -82,6 +82,7 @@ NONSENSE: dict[str, bytes] = {
     "a lone surrogate": b'id: 1\nevent: a\ndata: {"a": "\\ud800"}\n\n',
     "not UTF-8": b"\xff\xfe\n\n",
     "deeper than can be written": b"id: 1\nevent: a\ndata: " + deep(300) + b"\n\n",
+    "deeper than a reply can have it": b"id: 1\nevent: a\ndata: " + deep(250) + b"\n\n",
     "deeper than can be read": b"id: 1\nevent: a\ndata: " + deep(5000) + b"\n\n",
 }
 

@@ -56,6 +56,9 @@ async def test_a_create_that_comes_twice_is_one_task(host: Host) -> None:
     assert sum("idempotent-replayed" in reply.headers for reply in replies) == 2
     again = await host.knock("POST", "/v1/tasks", body, **{HEADER: headers[HEADER]})
     assert (again.status, again.code) == (409, "exists")
+    again = await host.knock("POST", "/v1/tasks", {**body, "env": {"A": "stolen"}}, **{HEADER: headers[HEADER]})
+    assert again.code == "exists"
+    assert host.services.tasks.tools.vault.get(name).env == {}
     other = await host.knock("POST", "/v1/tasks", body, **{**headers, "Warren-Asked": "1" * 64})
     assert (other.status, other.code) == (422, "key_reused")
 
@@ -173,6 +176,42 @@ async def test_a_webhook_is_told_of_the_end(tmp_path: Path) -> None:
         assert url == "https://hook.example.com/a"
         assert (told["event"], told["task"]["id"]) == ("task.completed", task)
         assert any(name.lower().startswith("warren-signature") for name in headers)
+
+
+async def test_a_webhook_that_cannot_be_signed_keeps_no_other_waiting(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    async def post(url: Url, _headers: Mapping[str, str], _body: bytes) -> int:
+        heard.append(str(url))
+        return 204
+
+    async with open_host(tmp_path, post=post) as host:
+        for path in ("damaged", "whole"):
+            task, _, run = await running(host, webhook={"url": f"https://hook.example.com/{path}", "secret": "s"})
+            if path == "damaged":
+                (host.ledger_path.parent / "tasks" / task / "vault").write_bytes(b"{")
+            run.end()
+            await until(host, task, phase="done")
+        await host.until(lambda: bool(heard))
+        assert heard == ["https://hook.example.com/whole"]
+
+
+async def test_what_is_done_for_all_tasks_is_done_again_after_something_that_nobody_foresaw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poold.tasks.host.AGAIN_S", 0.01)
+    heard: list[str] = []
+
+    async def post(url: Url, _headers: Mapping[str, str], _body: bytes) -> int:
+        heard.append(str(url))
+        if len(heard) == 1:
+            raise RuntimeError("nobody foresaw this")
+        return 204
+
+    async with open_host(tmp_path, post=post) as host:
+        _, _, run = await running(host, webhook={"url": "https://hook.example.com/a"})
+        run.end()
+        await host.until(lambda: len(heard) == 2)
 
 
 @pytest.mark.parametrize("kind", ["approve", "answer", "instruct"])

@@ -4,7 +4,11 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from poold.ledger import sandboxes
+from poold.tasks import runner
+from poold.tasks.life import Life
 from tests.unit.poold.poold_fake_engine import FakeEngine
 from tests.unit.poold.poold_fake_run import FakeRun
 from tests.unit.poold.poold_host import LIMIT_S, Host, open_host
@@ -144,6 +148,23 @@ async def test_a_host_that_is_refused_is_asked_about_once_and_allowed_when_someb
     await until(host, task, state="completed")
 
 
+async def test_a_host_that_no_policy_can_have_keeps_no_other_answer_waiting(host: Host) -> None:
+    task, sandbox, run = await running(host, network={"policy": "list"}, approvals={"hosts": True})
+    data = {"name": "no_name_.at.all.7", "address": "192.0.2.1", "port": 443}
+    await host.services.ledger.write(lambda db: sandboxes.tell(db, sandbox, "egress_waiting", data, at_ms=1))
+    await until(host, task, state="paused")
+    assert (await say(host, task, "approve", "ho-1")).status == 200
+    run.tell("approval.requested", id="ap-1", kind="question", text="Which colour?")
+    async with asyncio.timeout(LIMIT_S):
+        while "ap-1" not in [each["id"] for each in (await view(host, task))["waiting"]]:
+            await asyncio.sleep(0.01)
+    assert (await say(host, task, "answer", "ap-1", "Blue.")).status == 200
+    await host.until(lambda: [each["text"] for each in run.said] == ["Blue."])
+    assert "approval.undelivered" in await kinds(host, task)
+    run.end()
+    await until(host, task, state="completed")
+
+
 async def test_the_agents_own_push_is_done_by_the_host_and_it_hears_what_came_of_it(host: Host) -> None:
     fields = {"repo": "https://bot:pw@git.example.com/a.git", "network": None, "approvals": {"push": True}}
     task, _, run = await running(host, **fields)
@@ -205,3 +226,50 @@ async def test_a_stop_while_its_machine_starts_undoes_that(tmp_path: Path, nothi
         found = await until(host, task, phase="done")
         assert (found["state"], found["result"]) == ("stopped", None)
         await host.assert_nothing_is_used()
+
+
+async def test_what_nobody_foresaw_costs_one_step_of_the_end_and_not_the_end(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr("poold.tasks.keeping.archive", broken)
+    task, sandbox, run = await running(host)
+    run.end()
+    found = await until(host, task, phase="done")
+    assert (found["state"], found["result"]["archive"]) == ("completed", None)
+    assert list(found["result"]["problems"]) == ["archive"]
+    assert found["result"]["head"] is not None
+    assert await host.state(sandbox) == "stopped"
+
+
+async def test_a_task_whose_runner_fails_again_and_again_ends_all_the_same(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashes: list[str] = []
+
+    async def crashing(life: Life) -> None:
+        if len(crashes) < 20:
+            crashes.append(life.id)
+            raise RuntimeError("nobody foresaw this")
+        await runner.live(life)
+
+    monkeypatch.setattr("poold.tasks.host.live", crashing)
+    monkeypatch.setattr("poold.tasks.host.AGAIN_S", 0.001)
+    task = await create(host)
+    found = await until(host, task, phase="done")
+    assert (found["state"], found["reason"]["code"]) == ("failed", "internal")
+
+
+async def test_a_host_that_is_drained_leaves_its_queue_alone(tmp_path: Path) -> None:
+    async with open_host(tmp_path, slots=1) as host:
+        _, _, run = await running(host)
+        task = await create(host)
+        host.sandboxes.is_draining = True
+        run.end()
+        await host.until(lambda: host.services.tasks.tools.means.pool.places.free == 1)
+        await asyncio.sleep(0.5)
+        assert await kinds(host, task) == ["task.queued"]
+        host.sandboxes.is_draining = False
+        await until(host, task, state="running")

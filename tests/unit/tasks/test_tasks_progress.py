@@ -134,6 +134,13 @@ def test_only_questions_with_the_form_of_ids_are_asked() -> None:
     assert [waiting.id for waiting in changes.asked] == ["ap-1"]
 
 
+@pytest.mark.parametrize("kind", ["approval.requested", "git.push_requested", "approval.answered"])
+@pytest.mark.parametrize("name", ["hp-1", "sp-1", "ho-1", "in-1"])
+def test_a_guest_cannot_ask_or_withdraw_under_an_id_of_the_host(kind: str, name: str) -> None:
+    _, changes = read(Progress(), numbered([(kind, {"id": name, "kind": "tool"})]), at_ms=7, price=lambda *_: None)
+    assert (changes.asked, changes.withdrawn) == ([], [])
+
+
 def test_changes_of_the_workspace_are_remembered_but_not_all_of_them() -> None:
     after = reading([("file.diff", {"hash": str(number)}) for number in range(3 * MAX_DIFFS)])
     assert len(after.diffs) == MAX_DIFFS
