@@ -12,13 +12,14 @@ from functools import partial
 from sqlite3 import Connection
 from typing import Any
 
-from contract.errors import CallerError, WarrenError
+from contract.errors import WarrenError
 from contract.task_states import FINAL, TaskEvent, TaskState
 from contract.tasks import Task, Waiting
 from poold.errors import GuestRefused
 from poold.ledger import questions, tasks, webhooks
 from poold.ledger.tasks import Row
 from poold.tasks import keeping
+from poold.tasks.errors import ArchiveTooLarge, ArtifactTooLarge
 from poold.tasks.fetching import fetch_all
 from poold.tasks.follow import answered, follow
 from poold.tasks.life import Gone, Life, ask
@@ -98,7 +99,7 @@ async def _attempt(life: Life, name: str, step: Step) -> None:
                 raise Gone(life.gone) from error
             log.warning("of a task's work: %s failed", name, extra={"task": life.id, "why": str(error)})
             told = {"problem": error.message}
-            if isinstance(error, GuestRefused | CallerError):  # it would be the same again
+            if isinstance(error, GuestRefused | ArchiveTooLarge | ArtifactTooLarge):  # it would be the same again
                 break
             await asyncio.sleep(AGAIN_S * tried)
         except Exception:  # what nobody foresaw costs the step, and neither the others nor the end
