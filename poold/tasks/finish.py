@@ -19,6 +19,7 @@ from poold.errors import GuestRefused
 from poold.ledger import questions, tasks, webhooks
 from poold.ledger.tasks import Row
 from poold.tasks import keeping
+from poold.tasks.errors import ArchiveTooLarge, ArtifactTooLarge
 from poold.tasks.fetching import fetch_all
 from poold.tasks.follow import answered, follow
 from poold.tasks.life import Gone, Life, ask
@@ -98,7 +99,7 @@ async def _attempt(life: Life, name: str, step: Step) -> None:
                 raise Gone(life.gone) from error
             log.warning("of a task's work: %s failed", name, extra={"task": life.id, "why": str(error)})
             told = {"problem": error.message}
-            if isinstance(error, GuestRefused):
+            if isinstance(error, GuestRefused | ArchiveTooLarge | ArtifactTooLarge):  # it would be the same again
                 break
             await asyncio.sleep(AGAIN_S * tried)
         except Exception:  # what nobody foresaw costs the step, and neither the others nor the end

@@ -93,7 +93,8 @@ def _commits(log: dict[str, Any]) -> list[dict[str, Any]]:
 async def archive(life: Life, row: Row) -> dict[str, Any]:
     """The whole workspace, as a file of the store."""
     limit = life.tools.config.archive_mb * MB
-    target = f"/archive?{urlencode({'path': life.workspace, 'limit': limit})}"
+    # A guest breaks off at its limit without a word. We are to notice before, and to say why.
+    target = f"/archive?{urlencode({'path': life.workspace, 'limit': limit + MB})}"
     path = life.tools.artifacts.path(life.id, ARCHIVE)
     async with (
         life.inside(row.task.sandbox or "") as guest,

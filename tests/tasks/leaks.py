@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from tests.tasks.client import Task
 from tests.tasks.stage import Stage
+from tests.vm.client import Api
 
 
 def forms(secret: str, user: str = "") -> list[str]:
@@ -19,7 +20,9 @@ def found(stage: Stage, task: Task, forms: list[str]) -> list[str]:
     """The places outside of its vault and its machine where any of the forms is."""
     places = list(_files(stage, forms)) + list(_processes(forms))
     texts = {"logs": stage.logs(), "view": task.get().body.decode(), "events": str(task.events())}
-    texts |= {"steps": str(task.steps()), "request": task.get("/request").body.decode()}
+    request = Api(stage.host, as_operator=True).call("GET", f"/v1/tasks/{task.id}/request")
+    assert request.status == 200, request
+    texts |= {"steps": str(task.steps()), "request": request.body.decode()}
     return places + [name for name, text in texts.items() if any(form in text for form in forms)]
 
 

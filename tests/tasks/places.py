@@ -104,17 +104,15 @@ class _Door:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.closing(writer), contextlib.suppress(OSError):
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
-            try:
-                async with asyncio.TaskGroup() as both:
-                    both.create_task(_copy(reader, far_writer))
-                    both.create_task(_copy(far_reader, writer))
-            except* OSError:
-                pass
-            finally:
-                far_writer.close()
-        writer.close()
+            with contextlib.closing(far_writer):
+                try:
+                    async with asyncio.TaskGroup() as both:
+                        both.create_task(_copy(reader, far_writer))
+                        both.create_task(_copy(far_reader, writer))
+                except* OSError:
+                    pass
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -79,7 +79,7 @@ def test_secrets_are_given_by_name_to_the_agent_and_to_nobody_else(stage: Stage,
     assert leaks.found(stage, task, [value, "mine-and-mine-alone"]) == []
     assert task.say("answer", asked["id"], "yes").status == 200
     task.ended()
-    (step,) = (step for step in task.steps() if "sha256sum" in str(step["arguments"]))
+    (step,) = (step for step in task.steps() if step["tool"] == "Bash")
     assert step["output"].split()[0] == hashlib.sha256(f"{value}mine-and-mine-alone".encode()).hexdigest()
     assert leaks.found(stage, task, [value, "mine-and-mine-alone"]) == []
 

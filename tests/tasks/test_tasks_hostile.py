@@ -70,7 +70,7 @@ def test_output_that_is_no_text_is_told_as_text(stage: Stage, alice: Caller) -> 
         task = alice.task(r"noise 300000" + "\n" + r"run printf '\xff\xfe\x00 bytes'" + "\nsay still here")
         task.ended()
     assert "still here" in str(task.of("agent.message"))
-    (step,) = (step for step in task.steps() if "printf" in str(step["arguments"]))
+    (step,) = (step for step in task.steps() if step["tool"] == "Bash")
     assert "bytes" in step["output"]
 
 
