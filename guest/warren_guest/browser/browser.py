@@ -73,10 +73,16 @@ class Browser:
     async def open(self, url: str, view: View, limit_s: float) -> Json:
         """Show `url`. Raises `browser_missing`, `page_failed`, `browser_timeout`."""
         async with self._op(limit_s + _START_S):
-            page = await self._page()
-            await page.look_at(view)
-            is_loaded = await page.go(url, limit_s)
-            return {**await page.shown(), "loaded": is_loaded}
+            try:
+                return await self._opened(url, view, limit_s)
+            except GoneError:  # what it was opened in may have been at its end already: once more, in a new one
+                return await self._opened(url, view, limit_s)
+
+    async def _opened(self, url: str, view: View, limit_s: float) -> Json:
+        page = await self._page()
+        await page.look_at(view)
+        is_loaded = await page.go(url, limit_s)
+        return {**await page.shown(), "loaded": is_loaded}
 
     async def act(self, act: Act, limit_s: float) -> Json:
         """Do something to the page that is open. Raises `no_page`, and what `act` does."""
