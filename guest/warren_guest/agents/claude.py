@@ -40,6 +40,8 @@ from warren_guest.wire import to_json
 _STREAMS = ("-p", "--verbose", "--input-format", "stream-json", "--output-format", "stream-json")
 _MORE = ("--include-partial-messages", "--replay-user-messages")
 _ASKING = ("--permission-mode", "default", "--permission-prompt-tool", "stdio")
+# Programs that a repository's own settings may name, beside hooks and servers of tools; they are started unasked.
+_PROGRAMS = ("apiKeyHelper", "awsAuthRefresh", "awsCredentialExport", "gcpAuthRefresh", "otelHeadersHelper")
 _QUIET = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
 _QUESTION = "AskUserQuestion"
 _SHELLS = ("Bash", "Monitor")
@@ -219,7 +221,8 @@ def _settings(asked: Assignment) -> list[str]:
     tools = sorted(name for name in named if _TOOL_NAME.fullmatch(name))
     if not tools:
         return []
-    return ["--settings", json.dumps({"permissions": {"ask": tools}, "disableAllHooks": True})]
+    settings = {"permissions": {"ask": tools}, "disableAllHooks": True, **dict.fromkeys(_PROGRAMS, "")}
+    return ["--strict-mcp-config", "--settings", json.dumps(settings)]
 
 
 def _said(text: str) -> bytes:
