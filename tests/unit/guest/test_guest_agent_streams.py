@@ -112,7 +112,10 @@ def test_claude_is_made_to_ask_when_there_are_rules() -> None:
     assert "--settings" not in Claude(Assignment("x")).command().args
     args = Claude(Assignment("x", rules=Rules(("Read", "no tool ((", ""), ("rm *",)))).command().args
     settings = json.loads(args[args.index("--settings") + 1])
-    assert settings == {"permissions": {"ask": ["Bash", "Monitor", "Read"]}, "disableAllHooks": True}
+    assert settings["permissions"] == {"ask": ["Bash", "Monitor", "Read"]}
+    assert settings["disableAllHooks"] is True
+    assert settings["apiKeyHelper"] == ""
+    assert "--strict-mcp-config" in args
 
 
 def test_a_result_of_claude_that_is_an_error_is_a_failure_whatever_its_subtype() -> None:
