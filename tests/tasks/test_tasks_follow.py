@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from tests.tasks.client import Caller, Task
@@ -29,9 +30,19 @@ class Seen:
     at: list[float] = field(default_factory=list)
 
 
+async def lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Of a body that comes in chunks."""
+    rest = b""
+    while size := int((await reader.readline()).strip() or b"0", 16):
+        *whole, rest = (rest + await reader.readexactly(size)).split(b"\n")
+        await reader.readline()
+        for line in whole:
+            yield line
+
+
 async def read(reader: asyncio.StreamReader, seen: Seen) -> None:
-    while line := await reader.readline():
-        name, _, value = line.rstrip(b"\r\n").partition(b": ")
+    async for line in lines(reader):
+        name, _, value = line.partition(b": ")
         if name == b"data":
             event = json.loads(value)
             seen.numbers.append(event["seq"])

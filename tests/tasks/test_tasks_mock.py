@@ -96,7 +96,7 @@ def test_commits_are_by_the_author_that_the_operator_names(worked: Task) -> None
 
 def test_the_final_diff_can_be_read(worked: Task) -> None:
     reply = worked.get("/diff")
-    assert reply.headers["content-type"] == "text/x-diff; charset=utf-8"
+    assert reply.headers["content-type"] == "text/plain; charset=utf-8"
     assert "+one" in reply.body.decode().splitlines()
     assert worked.view["result"]["diff"]["files"] == 2
 
