@@ -31,7 +31,7 @@ _FLAGS = (
     "--disable-default-apps",
     "--disable-domain-reliability",
     "--disable-extensions",
-    "--disable-features=AutofillServerCommunication,MediaRouter,OptimizationHints,Translate,WebUIOmniboxAimPopup,WebUIOmniboxPopup",
+    "--disable-features=AutofillServerCommunication,MediaRouter,OptimizationHints,SpareRendererForSitePerProcess,Translate,WebUIOmniboxAimPopup,WebUIOmniboxPopup",
     "--disable-gpu",
     "--disable-quic",
     "--disable-sync",
