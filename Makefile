@@ -56,7 +56,7 @@ up: base-images  ## start poold in the background, with warm machines
 down:  ## stop all that `make up` started
 	@if [ -x $(PY) ]; then $(PY) -m poold.dev down; fi
 
-test: test-images  ## every test, with real microVMs
+test: test-images  ## the tests, with real microVMs
 	@$(PY) -m tests
 
 test-unit: .venv/.installed  ## the tests that need no microVM

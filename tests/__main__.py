@@ -1,4 +1,4 @@
-"""Every test, in five runs side by side: much of their time they wait. `make test` runs this."""
+"""The tests, in four runs side by side: much of their time they wait. `make test` runs this."""
 
 import contextlib
 import signal
@@ -10,13 +10,20 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).parents[1]
+# Of tasks in real machines what shows each part at work; `make test-tasks` has all of them, and takes its time.
+TASKS = (
+    "tests/tasks/test_tasks_mock.py",
+    "tests/tasks/test_tasks_kills.py",
+    "tests/tasks/test_tasks_steer.py",
+    "tests/tasks/test_tasks_agents.py::test_claude_code_does_what_its_model_says",
+    "tests/tasks/test_tasks_agents.py::test_codex_does_what_its_model_says",
+)
 # The first is told as it goes, the others when all are done. Each has about as much to do.
 RUNS = (
     ("tests/vm",),
     ("tests/unit", "tests/structure", "tests/conformance", "tests/faults"),
     ("tests/gateway", "tests/sdk", "tests/browser", "tests/cluster", "tests/fuzz"),
-    ("tests/egress",),
-    ("tests/tasks",),
+    ("tests/egress", *TASKS),
 )
 
 

@@ -220,7 +220,7 @@ TASKS = (
         {
             200: Reply(
                 "the change so far, or in the end",
-                {DIFF: views.TEXT},
+                {PLAIN: views.TEXT},
                 {"Warren-Truncated": "true, if there was more than 16 MiB of it"},
             )
         },

@@ -230,8 +230,8 @@ def open_cluster(hosts: Sequence[str]) -> Iterator[Cluster]:
             (folder / "registry").mkdir()
             cluster.ctl("pki", "init", str(folder / "ca"))
             made = cluster.ctl("keys", "create", "--registry", str(folder / "registry"), "--owner", OWNER,
-                               "--scope", "sandboxes", "--scope", "admin", "--vcpus", "1000", "--memory-mb", "1000000",
-                               "--rate", "10000", "--json")  # fmt: skip
+                               "--scope", "sandboxes", "--scope", "tasks", "--scope", "admin", "--vcpus", "1000",
+                               "--memory-mb", "1000000", "--rate", "10000", "--json")  # fmt: skip
             cluster.key = json.loads(made)["secret"]
             for name in GATEWAYS:
                 cluster.start_gateway(name)

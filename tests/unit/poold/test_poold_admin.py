@@ -154,6 +154,8 @@ async def test_the_audit_is_filtered_and_paged(tmp_path: Path) -> None:
             found: list[dict[str, Any]] = (await host.admin("GET", f"/admin/audit?{query}")).json["rows"]
             return found
 
+        while not await rows("action=exec.end"):  # it is written after the reply
+            await asyncio.sleep(0.01)
         everything = await rows()
         assert [row["seq"] for row in everything] == list(range(1, len(everything) + 1))
         assert {row["sandbox"] for row in await rows(f"sandbox={made[1]}")} == {made[1]}
