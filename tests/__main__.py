@@ -1,10 +1,15 @@
-"""The tests, in four runs side by side: much of their time they wait. `make test` runs this."""
+"""The tests, in four runs, three of them side by side: much of their time they wait. `make test` runs this.
+
+What fails beside others, on a machine that has more to do than it can, is told and tried once more when nothing else
+runs: what fails then, too, fails. A test that needs that is a defect to be looked for, and its first failure is shown.
+"""
 
 import contextlib
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -22,33 +27,53 @@ TASKS = (
 RUNS = (
     ("tests/vm",),
     ("tests/unit", "tests/structure", "tests/conformance", "tests/faults"),
-    ("tests/gateway", "tests/sdk", "tests/browser", "tests/cluster", "tests/fuzz"),
     ("tests/egress", *TASKS),
+    ("tests/gateway", "tests/sdk", "tests/browser", "tests/cluster", "tests/fuzz"),
 )
+AT_ONCE = 3  # more of them only get into each other's way on two cores
+SOME_FAILED = 1  # of pytest: all other codes but 0 say that it did not run to its end
 
 
 def main() -> int:
     with contextlib.ExitStack() as stack:
         said = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in RUNS[1:]]
-        begun = [_pytest(folders, output) for folders, output in zip(RUNS, [None, *said], strict=True)]
-        try:
-            codes = [test.wait() for test in begun]
-        finally:  # if we are interrupted they are, too, and clear up
-            for test in begun:
-                if test.poll() is None:
-                    test.send_signal(signal.SIGINT)
-            for test in begun:
-                test.wait()
+        codes = _run_all([None, *said])
         for folders, output in zip(RUNS[1:], said, strict=True):
             print(f"\n· beside it: {' '.join(folders)}")
             output.seek(0)
             print(output.read(), flush=True)
+    codes = [_once_more(folders, code) for folders, code in zip(RUNS, codes, strict=True)]
     return int(any(codes))
 
 
-def _pytest(folders: Sequence[str], output: IO[str] | None) -> subprocess.Popen[bytes]:
+def _run_all(outputs: Sequence[IO[str] | None]) -> list[int]:
+    """Each of the runs, some at once. Their exit codes."""
+    begun: list[subprocess.Popen[bytes]] = []
+    try:
+        for folders, output in zip(RUNS, outputs, strict=True):
+            while sum(test.poll() is None for test in begun) >= AT_ONCE:
+                time.sleep(0.2)
+            begun.append(_pytest(folders, output))
+        return [test.wait() for test in begun]
+    finally:  # if we are interrupted they are, too, and clear up
+        for test in begun:
+            if test.poll() is None:
+                test.send_signal(signal.SIGINT)
+        for test in begun:
+            test.wait()
+
+
+def _once_more(folders: Sequence[str], code: int) -> int:
+    """What a run comes to when those of its tests that failed are run alone."""
+    if code != SOME_FAILED:
+        return code
+    print(f"\n· once more, alone: what failed of {' '.join(folders)}", flush=True)
+    return _pytest(folders, None, "--last-failed", "--last-failed-no-failures=none").wait()
+
+
+def _pytest(folders: Sequence[str], output: IO[str] | None, *options: str) -> subprocess.Popen[bytes]:
     cache = f"cache_dir={ROOT / 'build' / 'tests' / Path(folders[0]).name}"
-    argv = [sys.executable, "-m", "pytest", "-o", cache, "--durations=10", *folders]
+    argv = [sys.executable, "-m", "pytest", "-o", cache, "--durations=10", *options, *folders]
     return subprocess.Popen(argv, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
 
 

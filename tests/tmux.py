@@ -14,7 +14,7 @@ from typing import Any, Protocol
 DETACH = "C-]"
 HOST_PROMPT = "host%"
 COLUMNS, ROWS = 100, 30
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 
 
 class Box(Protocol):
