@@ -193,7 +193,8 @@ class Tasks:
             query = {"path": keeping.path_of(life, row.task), "base": base, "format": "patch"}
             target = f"/git/diff?{urlencode({**query, 'limit': keeping.MAX_PATCH_BYTES})}"
             async with guest.exchange("GET", target, limit_s=keeping.GIT_S, refusals=FAR_AWAY) as answer:
-                yield answer.chunks(), answer.headers.get("warren-truncated") == "true"
+                chunks = keeping.at_most(answer.chunks(), keeping.MAX_PATCH_BYTES)
+                yield chunks, answer.headers.get("warren-truncated") == "true"
 
     async def keep_screenshot(self, sandbox_id: str, png: bytes) -> str | None:
         """A picture of a task's browser is one of its artifacts. Returns its name; None: the sandbox has no task."""

@@ -1,9 +1,11 @@
 """What is kept of a task's work: a last commit, its patch, its workspace as an archive."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlencode
 
 from contract.tasks import Task
+from poold.errors import GuestError
 from poold.ledger import artifacts
 from poold.ledger.tasks import Row
 from poold.link import FAR_AWAY
@@ -26,6 +28,16 @@ MB = 1 << 20
 def path_of(life: Life, task: Task) -> str:
     """Where the task's agent works."""
     return life.workspace if task.repo is None else life.cwd
+
+
+async def at_most(chunks: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
+    """What a guest tells, and no more of it than it was asked for: one that goes on is broken off."""
+    told = 0
+    async for chunk in chunks:
+        told += len(chunk)
+        if told > limit:
+            raise GuestError(f"the guest tells more than the {limit} bytes that it was asked for")
+        yield chunk
 
 
 async def commit(life: Life, row: Row) -> dict[str, Any]:
