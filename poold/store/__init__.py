@@ -1,0 +1,102 @@
+"""The object store: the one thing that hosts share. A folder or S3, and nobody above this room knows which.
+
+A key is like a path: `leases/host-1`, parts of small letters, digits, `.`, `_` and `-` with `/` between. What is written
+under a key is there as a whole or not at all, and whoever reads after a write has returned reads that write. Each
+object has the SHA-256 of its content with it, which is checked whenever all of it is read.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+Progress = Callable[[int, int], None]
+
+
+def silent(_done_bytes: int, _all_bytes: int) -> None:
+    """The progress of what nobody watches."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An object without its content. `tag` is another one after every write, whatever was written."""
+
+    key: str
+    bytes: int
+    tag: str
+    sha256: str = ""  # a listing does not tell it
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A small object with its content."""
+
+    entry: Entry
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is to be written in pieces. Its hash is known before, so that a half or a changed one never gets a name.
+
+    `chunks` is called anew for each attempt to send it.
+    """
+
+    chunks: Callable[[], AsyncIterator[bytes]]
+    bytes: int
+    sha256: str
+
+
+class Store(Protocol):
+    """Safe to call from many tasks. Raises the errors of `poold.store.errors` and nothing else.
+
+    Each call has a limit of time and is tried again by itself where that is safe. A conditional write whose reply was
+    lost is looked at before it is tried again: what is there and is ours to the byte was written by us. So whoever
+    races for a key writes something that nobody else would write, such as its name and a number drawn at random.
+    """
+
+    async def get(self, key: str) -> Blob:
+        """The object, of at most 16 MiB. Raises `NoObject`, or `Corrupt` if it is not what was written."""
+        ...
+
+    def read(self, key: str, *, start: int = 0, end: int | None = None) -> AbstractAsyncContextManager["Reading"]:
+        """The object in pieces, or its bytes from `start` up to `end`. The end of a whole one raises `Corrupt` if it
+        is not what was written; of a part only its length is known to be right.
+        """
+        ...
+
+    async def head(self, key: str) -> Entry:
+        """The object without its content. Raises `NoObject`."""
+        ...
+
+    async def put(self, key: str, data: bytes) -> Entry:
+        """Let `key` hold `data`, whatever was there."""
+        ...
+
+    async def create(self, key: str, data: bytes) -> Entry:
+        """As `put`, if there is no such object. Raises `Conflict` if there is: of many who try, one wins."""
+        ...
+
+    async def replace(self, key: str, data: bytes, tag: str) -> Entry:
+        """As `put`, if the object is the one with this tag. Raises `Conflict` if it is another, or gone."""
+        ...
+
+    async def write(self, key: str, content: Content, progress: Progress = silent) -> Entry:
+        """As `put`, in pieces and of any size. `progress(done_bytes, all_bytes)` is called now and then."""
+        ...
+
+    async def delete(self, key: str, tag: str | None = None) -> None:
+        """Remove the object. Succeeds if there is none; with a tag raises `Conflict` if it is another one."""
+        ...
+
+    def list(self, prefix: str, *, after: str = "") -> AsyncIterator[Entry]:
+        """The objects whose keys begin with `prefix`, by key, those up to `after` left out."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reading:
+    """An object that is being read."""
+
+    entry: Entry
+    chunks: AsyncIterator[bytes]

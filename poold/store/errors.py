@@ -1,0 +1,53 @@
+"""What can go wrong with the store. Whoever asks learns whether to try again, to look elsewhere, or to tell a person."""
+
+from contract.errors import CapacityError, FaultError
+
+
+class NoObject(FaultError):
+    """There is nothing under this key."""
+
+    code = "no_object"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the store has no object {key!r}", key=key)
+        self.key = key
+
+
+class Conflict(FaultError):
+    """Somebody else has written this object: it is not as the writer knew it. Nothing was changed."""
+
+    status = 409
+    code = "store_conflict"
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"the object {key!r} in the store {why}", key=key)
+        self.key = key
+
+
+class Corrupt(FaultError):
+    """An object is not what was written. It is left as it is, for a person to look at."""
+
+    code = "store_corrupt"
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"the object {key!r} in the store is damaged: {problem}; nothing was deleted", key=key)
+        self.key = key
+        self.problem = problem
+
+
+class Unreachable(CapacityError):
+    """The store did not answer, or not in time. What was being written may have been written or not."""
+
+    code = "store_unreachable"
+
+
+class Refused(FaultError):
+    """The store said no: credentials, a bucket that is not there, a right that is missing. Trying again does not help."""
+
+    code = "store_refused"
+
+
+class WrongStore(FaultError):
+    """This store is another cluster's, or cannot do what hosts need of it."""
+
+    code = "wrong_store"
