@@ -1,8 +1,8 @@
 """The object store: the one thing that hosts share. A folder or S3, and nobody above this room knows which.
 
-A key is like a path: `leases/host-1`, parts of small letters, digits, `.`, `_` and `-` with `/` between. What is written
-under a key is there as a whole or not at all, and whoever reads after a write has returned reads that write. Each
-object has the SHA-256 of its content with it, which is checked whenever all of it is read.
+A key is like a path: `leases/host-1`, parts of small letters, digits, `.`, `_` and `-` with `/` between. What is
+written under a key is there as a whole or not at all, and whoever reads after a write has returned reads that write.
+Each object has the SHA-256 of its content with it, which is checked whenever all of it is read.
 """
 
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""What can go wrong with the store. Whoever asks learns whether to try again, to look elsewhere, or to tell a person."""
+"""What can go wrong with the store. Who asks learns whether to try again, to look elsewhere, or to tell a person."""
 
 from contract.errors import CapacityError, FaultError
 
@@ -42,7 +42,7 @@ class Unreachable(CapacityError):
 
 
 class Refused(FaultError):
-    """The store said no: credentials, a bucket that is not there, a right that is missing. Trying again does not help."""
+    """The store said no: wrong credentials, no such bucket, a right that is missing. Trying again does not help."""
 
     code = "store_refused"
 
