@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warren_guest import precedence, syscalls
+from warren_guest import precedence, syscalls, timers
 from warren_guest.browser.launch import Trust
 from warren_guest.git import wrapper
 from warren_guest.git.places import MACHINE
@@ -62,6 +62,7 @@ def become_init() -> Booted:
     os.umask(0)
     _mount_kernel_views()
     console = _open_console()
+    timers.check()
     log.info("laying the drive over the image")
     _pivot_to_overlay()
     _mount_run_time()

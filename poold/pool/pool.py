@@ -13,9 +13,9 @@ from typing import Any
 from contract.errors import CapacityError, WarrenError
 from contract.models import Shape
 from poold.config import PoolSize
-from poold.engines import Engine, Machine
+from poold.engines import Engine, Machine, Snapshot
 from poold.errors import GuestError, GuestRefused, HostFault, MachineDied
-from poold.images import Images
+from poold.images import Image, Images
 from poold.lifetimes import beside, both, finish
 from poold.link import Guest
 from poold.pool.ends import End, Ends
@@ -26,6 +26,7 @@ from poold.pool.places import Place, Places, Rule
 log = logging.getLogger("poold.pool")
 
 BOOT_LIMIT_S = 120.0  # of a cold boot under emulation on a busy host; about 5 s on an idle one
+BOOTS = 3  # a guest that finds its timers wrong, as the host was too busy, ends while it boots: the next may be right
 DIAL_LIMIT_S = 0.5  # a guest that boots drops what is sent to it, and TCP would try again only after a second
 REHEARSALS = 16  # in a golden machine: afterwards the paths of a first claim are in memory
 REHEARSALS_OF_A_CLONE = 3  # the first translates the code, the others link it
@@ -174,11 +175,23 @@ class Pool:
         """Put a machine into the place, paused. The first of its shape on this host is booted and frozen."""
         image = self._images.find(place.shape.image)
         async with self._building.setdefault(place.shape, asyncio.Lock()):
-            snapshot = await self.engine.build_snapshot(image, place.shape, place.slot, self.settle)
+            snapshot = await self._snapshot(image, place)
         place.machine = await both(
             self.places.guard(place), self.engine.restore(snapshot, place.slot, place.machine_id)
         )
         place.guest = self._guest(place.machine)
+
+    async def _snapshot(self, image: Image, place: Place) -> Snapshot:
+        """The snapshot for the place's shape. One whose machine ends while it boots is booted again, a few times."""
+        left = BOOTS
+        while True:
+            try:
+                return await self.engine.build_snapshot(image, place.shape, place.slot, self.settle)
+            except MachineDied as error:
+                left -= 1
+                if not left:
+                    raise
+                log.warning("a machine ended while it booted", extra={"image": image.name, "why": str(error)})
 
     def _guest(self, machine: Machine) -> Guest:
         return Guest(functools.partial(self.engine.dial, machine), machine.ended, self._observe)

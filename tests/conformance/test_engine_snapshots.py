@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from poold.engines import Machine
-from poold.errors import EngineError
-from tests.conformance.bench import PLAIN, SHAPE, Bench, failing_settle, new_id, no_settling
+from poold.engines.qemu import argv
+from poold.errors import EngineError, MachineDied
+from tests.conformance.bench import BOOT_LIMIT_S, PLAIN, QEMU, SHAPE, Bench, failing_settle, new_id, no_settling
 from tests.conformance.cancelling import cancelled_at, places
 
 
@@ -112,3 +113,21 @@ async def test_a_folder_whose_name_is_too_long_for_a_socket_is_refused_with_the_
     shape = replace(SHAPE, image="x" * 64)
     with pytest.raises(EngineError, match="use a shorter folder"):
         await fresh_bench.engine.build_snapshot(fresh_bench.image, shape, slot, no_settling)
+
+
+@pytest.mark.parametrize("engine_name", [QEMU])
+async def test_a_machine_whose_timers_stand_still_does_not_boot(
+    fresh_bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that none is restored from it. On a busy host the kernel may find its timers too slow to be used."""
+    monkeypatch.setattr(argv, "KERNEL_ARGS", f"{argv.KERNEL_ARGS} nolapic_timer")
+
+    async def settle(machine: Machine) -> None:
+        async with asyncio.timeout(BOOT_LIMIT_S):
+            await asyncio.shield(machine.ended)
+        raise MachineDied("it ended")
+
+    slot = fresh_bench.slots.take_nowait()
+    with pytest.raises(MachineDied):
+        await fresh_bench.engine.build_snapshot(fresh_bench.image, SHAPE, slot, settle)
+    assert fresh_bench.snapshots() == []

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from contract.models import Caller
+from contract.models import Caller, Shape
 from contract.states import Event
+from poold.engines import Machine, Settle, Snapshot
 from poold.errors import EngineError, LedgerFull, NetError
+from poold.images import Image
+from poold.pool.pool import BOOTS
 from poold.sandboxes.means import Means
 from poold.slots import Slot
 from tests.unit.poold.poold_fake_engine import FakeEngine
@@ -41,6 +44,37 @@ def full(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 async def until_nothing_is_used(host: Host) -> None:
     await host.until(lambda: in_use(host) == NOTHING)
+
+
+class Restless(FakeEngine):
+    """Its first machines end while they boot."""
+
+    def __init__(self, deaths: int) -> None:
+        super().__init__()
+        self.deaths = deaths
+
+    async def build_snapshot(self, image: Image, shape: Shape, slot: Slot, settle: Settle) -> Snapshot:
+        async def dies(machine: Machine) -> None:
+            if self.calls["build_snapshot"] <= self.deaths:
+                self.kill(machine.id, "the guest found its timers wrong")
+            await settle(machine)
+
+        return await super().build_snapshot(image, shape, slot, dies)
+
+
+async def test_a_machine_that_ends_while_it_boots_is_booted_again(tmp_path: Path) -> None:
+    async with open_host(tmp_path, engine=Restless(BOOTS - 1)) as host:
+        assert await host.state(await host.create()) == "running"
+        assert host.engine.calls["build_snapshot"] == BOOTS
+
+
+async def test_one_that_never_boots_is_given_up_and_nothing_is_left(tmp_path: Path) -> None:
+    async with open_host(tmp_path, engine=Restless(BOOTS)) as host:
+        reply = await host.ask("POST", "/v1/sandboxes", {})
+        assert (reply.status, reply.code) == (502, "machine_died")
+        assert "timers" in reply.json["error"]["message"]
+        assert host.engine.calls["build_snapshot"] == BOOTS
+        await until_nothing_is_used(host)
 
 
 @pytest.mark.usefixtures("soon_again")
