@@ -18,6 +18,7 @@ from warren_guest.events import Events
 from warren_guest.git.guard import Verdict
 from warren_guest.git.places import Places
 from warren_guest.git.service import Git, Surroundings
+from warren_guest.groups import Groups
 from warren_guest.identity import Identity, Machine
 from warren_guest.logs import Ring
 from warren_guest.output import Reader
@@ -51,6 +52,8 @@ class Config:
     outputs: str = "/var/lib/warren/outputs"
     # How the browser learns whom the machine trusts; a developer's own browser is left as it is.
     browser_trust: Trust | None = None
+    # Where all that a run started is found, however it hides.
+    groups: Groups | None = None
 
 
 class Guest:
@@ -71,7 +74,7 @@ class Guest:
         env = functools.partial(self.environment, requested={}, pty=False)
         self.git = Git(config.git, Surroundings(self.processes, self.accounts, self.in_thread, env))
         outputs = Outputs(config.outputs)
-        self.runs = Runs(self.processes, lambda text: self.in_thread(outputs.keep, text))
+        self.runs = Runs(self.processes, lambda text: self.in_thread(outputs.keep, text), config.groups)
         self.git.guard.ask = self._ask_host
         self.browser = Browser(self, lambda: self.accounts.find(None), config.browser_trust)
 

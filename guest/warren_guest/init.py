@@ -18,6 +18,7 @@ from warren_guest import precedence, syscalls, timers
 from warren_guest.browser.launch import Trust
 from warren_guest.git import wrapper
 from warren_guest.git.places import MACHINE
+from warren_guest.groups import open_groups
 from warren_guest.guest import PATH, Config
 from warren_guest.identity import CA_BUNDLE, CA_FILE, CA_FOLDER, VirtualMachine, set_hostname, write_text
 from warren_guest.logs import Console
@@ -35,6 +36,7 @@ ADDRESS, NETMASK, GATEWAY = "172.16.0.2", "255.255.255.252", "172.16.0.1"
 GATEWAY_LLADDR = "02:57:41:52:00:01"
 MTU = 1500
 _OPEN_FILES = 65_536
+_ONLY_DESCENDANTS = 1
 
 _POLICIES = "/etc/chromium/policies/managed"
 
@@ -74,7 +76,7 @@ def become_init() -> Booted:
     listener, is_served = _listen()
     machine = VirtualMachine(random_fd)
     trust = Trust(f"{CA_FOLDER}/{CA_FILE}", _POLICIES)
-    config = Config(machine, USER, shield=shield.lowered, git=MACHINE, browser_trust=trust)
+    config = Config(machine, USER, shield=shield.lowered, git=MACHINE, browser_trust=trust, groups=open_groups())
     return Booted(config, listener, is_served, console)
 
 
@@ -190,9 +192,18 @@ def _harden() -> OomShield:
     precedence.limit_processes()
     precedence.share_by_session()
     precedence.stay_in_memory()
+    _forbid_tracing()
     os.environ.clear()
     os.environ.update(PATH=PATH, LANG="C.UTF-8", HOME="/root")
     return OomShield(os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC))
+
+
+def _forbid_tracing() -> None:
+    """A process may look into those that it started, and into no others: an agent is not what its tools say it is."""
+    with contextlib.suppress(OSError):  # a kernel without it
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+        if int(scope.read_text()) < _ONLY_DESCENDANTS:
+            scope.write_text(str(_ONLY_DESCENDANTS))
 
 
 def _listen() -> tuple[socket.socket, PeerCheck]:

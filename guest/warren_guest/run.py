@@ -25,7 +25,6 @@ from warren_guest.run_outbox import Outbox
 from warren_guest.run_questions import Questions
 from warren_guest.run_texts import EVENT_LIMIT, TEXT_LIMIT, Line, Lines, clip, clip_arguments, clip_fields
 from warren_guest.run_tools import Tools
-from warren_guest.sessions import kill_marked
 from warren_guest.wire import to_json
 
 log = logging.getLogger(__name__)
@@ -51,11 +50,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The agent's process. `marker` is a variable, `NAME=value`, that whatever it starts has too."""
+    """The agent's process. `kill_rest` kills what it started, wherever that went."""
 
     process: Process
     reader: Reader
-    marker: bytes
+    kill_rest: Callable[[], None]
     stdin: bytes
     keeps_stdin: bool
 
@@ -130,7 +129,7 @@ class Run:
             # Nobody reads its input any more, even if somebody who got away holds it open: it must not be waited for.
             self._outbox.close()
             self._started.process.kill()
-            kill_marked(self._started.marker)
+            self._started.kill_rest()
 
     # Its life.
 

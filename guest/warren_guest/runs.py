@@ -5,6 +5,7 @@ Knows nothing of HTTP. What runs share lives here: events, questions, totals, an
 
 import asyncio
 import contextlib
+import functools
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -18,13 +19,15 @@ from warren_guest.agents.codex import Codex
 from warren_guest.agents.cursor import Cursor
 from warren_guest.agents.mock import Mock
 from warren_guest.agents.usage import Meter
-from warren_guest.errors import RefusedError
+from warren_guest.errors import RefusedError, refusal_of
+from warren_guest.groups import Group, Groups
 from warren_guest.output import Reader
 from warren_guest.processes import Process, Processes, Start
 from warren_guest.run import Order, Run, Shared, Started, Work
 from warren_guest.run_log import RunLog
 from warren_guest.run_questions import Questions
 from warren_guest.run_texts import clip_fields
+from warren_guest.sessions import kill_marked
 from warren_guest.spawn import Program
 
 ADAPTERS: dict[str, Callable[[Assignment], Adapter]] = {
@@ -53,8 +56,11 @@ class Place:
 class Runs:
     """Lives on the loop. `keep` writes a long output down and says where."""
 
-    def __init__(self, processes: Processes, keep: Callable[[str], Awaitable[str | None]]) -> None:
+    def __init__(
+        self, processes: Processes, keep: Callable[[str], Awaitable[str | None]], groups: Groups | None = None
+    ) -> None:
         self._processes = processes
+        self._groups = groups
         self._turn = asyncio.Lock()
         self._work: Work | None = None
         self._run: Run | None = None
@@ -95,9 +101,10 @@ class Runs:
             marker = f"{order.task}.{order.run}.{secrets.token_hex(8)}"
             own = {"TMPDIR": place.env.get("TMPDIR", "/tmp"), **command.env, _MARKER: marker}  # noqa: S108
             env = {**place.env, **assignment.env, **own}
-            process, reader = await self._spawn(command, place, env)
-            named = f"{_MARKER}={marker}".encode()
-            started = Started(process, reader, named, command.stdin, command.keeps_stdin)
+            group = self._group(marker)
+            process, reader = await self._spawn(command, place, env, group)
+            kill_rest = functools.partial(kill_marked, f"{_MARKER}={marker}".encode()) if group is None else group.kill
+            started = Started(process, reader, kill_rest, command.stdin, command.keeps_stdin)
             self._run = Run(order, adapter, started, work, self._shared)
             self._begin(self._run.follow())
             return True, "running"
@@ -138,10 +145,30 @@ class Runs:
         self._work = Work(task, Meter() if known is None else known.meter, changes)
         return self._work
 
-    async def _spawn(self, command: Command, place: Place, env: Mapping[str, str]) -> tuple[Process, Reader]:
+    def _group(self, name: str) -> Group | None:
+        """A group for what a run starts; without one it is found by its environment, unless that is dropped."""
+        try:
+            return None if self._groups is None else self._groups.make(name)
+        except OSError as exc:
+            raise refusal_of(exc, "a group of processes") from exc
+
+    async def _spawn(
+        self, command: Command, place: Place, env: Mapping[str, str], group: Group | None
+    ) -> tuple[Process, Reader]:
         """Start the first of the CLI's names that there is."""
+        door = None if group is None else group.door
         for name in command.names:
-            program = Program(name, command.args, env, place.cwd, place.account, stdin=True, no_new_privs=True)
+            program = Program(
+                name,
+                command.args,
+                env,
+                place.cwd,
+                place.account,
+                stdin=True,
+                no_new_privs=True,
+                is_private=True,
+                group=door,
+            )
             with contextlib.suppress(ProgramMissing):
                 return await self._start_program(program)
         message = f"there is no program {' or '.join(command.names)} in this machine"

@@ -6,7 +6,9 @@ Everything here may block and is called from a thread. Nothing here waits for a 
 import contextlib
 import errno
 import fcntl
+import functools
 import os
+import socket
 import stat
 import subprocess
 import termios
@@ -19,6 +21,7 @@ from warren_guest.accounts import Account
 from warren_guest.errors import RefusedError, refusal_of
 
 _PIPE_BYTES = 1 << 20
+_SO_SNDBUFFORCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,10 @@ class Program:
     stdin: bool = False
     pty: Window | None = None
     no_new_privs: bool = False
+    # Its input and output are sockets: unlike pipes, no other process can open them by /proc/PID/fd.
+    is_private: bool = False
+    # The file by which it enters a control group, with all that it will start.
+    group: str | None = None
     # Beside the usual three: descriptors of ours by the numbers that it knows them by. They stay ours to close.
     fds: Mapping[int, int] = field(default_factory=dict)
 
@@ -98,15 +105,16 @@ def spawn(program: Program, shield: Shield) -> Child:
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as theirs:
             plan = _pty_plan if program.pty else _pipe_plan
             child, stdio = plan(program, on_failure, theirs)
+            prepare = _before_exec(program, _open_group(program, theirs))
             with shield:
-                child.pid = _start(program, executable, stdio)
+                child.pid = _start(program, executable, stdio, prepare)
             on_failure.pop_all()
             return child
     except OSError as exc:
         raise _refusal(exc, program) from exc
 
 
-def _start(program: Program, executable: str, stdio: tuple[int, int, int]) -> int:
+def _start(program: Program, executable: str, stdio: tuple[int, int, int], prepare: Callable[[], None] | None) -> int:
     account = program.account
     # Only the superuser may become somebody else; a local guest runs what it starts as itself.
     identity = {"user": account.uid, "group": account.gid, "extra_groups": account.groups} if os.geteuid() == 0 else {}
@@ -123,7 +131,7 @@ def _start(program: Program, executable: str, stdio: tuple[int, int, int]) -> in
         # All that we have open is closed by exec: there is nothing to close but what is given, and that must stay.
         close_fds=not program.fds,
         # System calls that take no lock: safe after a fork, whatever other threads were doing.
-        preexec_fn=_before_exec(program),  # noqa: PLW1509
+        preexec_fn=prepare,  # noqa: PLW1509
         **identity,
     )
     # The object believes that it is over: the status is the reaper's, and it must never wait for it itself.
@@ -131,18 +139,32 @@ def _start(program: Program, executable: str, stdio: tuple[int, int, int]) -> in
     return int(process.pid)
 
 
-def _before_exec(program: Program) -> Callable[[], None] | None:
+def _open_group(program: Program, theirs: contextlib.ExitStack) -> int | None:
+    """The door of its group, opened with our rights: who is let in has given up its own by then."""
+    if program.group is None:
+        return None
+    fd = os.open(program.group, os.O_WRONLY | os.O_CLOEXEC)
+    theirs.callback(os.close, fd)
+    return fd
+
+
+def _before_exec(program: Program, group: int | None) -> Callable[[], None] | None:
     """What the new process does before it becomes the program."""
+    steps: list[Callable[[], object]] = []
+    if group is not None:
+        steps.append(functools.partial(os.write, group, b"0"))  # 0: who writes it
     if program.pty:
-        return _take_terminal
-    forbid = syscalls.forbid_new_privileges() if program.no_new_privs else None
-    if not program.fds:
-        return forbid
+        steps.append(_take_terminal)
+    if program.fds:
+        steps.append(functools.partial(_take_fds, program.fds))
+    if program.no_new_privs:
+        steps.append(syscalls.forbid_new_privileges())
+    if not steps:
+        return None
 
     def prepare() -> None:
-        _take_fds(program.fds)
-        if forbid is not None:
-            forbid()
+        for step in steps:
+            step()
 
     return prepare
 
@@ -161,10 +183,10 @@ def _take_fds(fds: Mapping[int, int]) -> None:
 def _pipe_plan(
     program: Program, on_failure: contextlib.ExitStack, theirs: contextlib.ExitStack
 ) -> tuple[Child, tuple[int, int, int]]:
-    stdout, its_stdout = _pipe(on_failure, theirs)
+    stdout, its_stdout = _output_socket(on_failure, theirs) if program.is_private else _pipe(on_failure, theirs)
     stderr, its_stderr = _pipe(on_failure, theirs)
     if program.stdin:
-        its_stdin, stdin = os.pipe2(os.O_CLOEXEC)
+        stdin, its_stdin = _input_socket() if program.is_private else os.pipe2(os.O_CLOEXEC)[::-1]
         theirs.callback(os.close, its_stdin)
         on_failure.callback(os.close, stdin)
         os.set_blocking(stdin, False)
@@ -184,6 +206,24 @@ def _pipe(on_failure: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tup
     with contextlib.suppress(OSError):  # the user's pipe budget may be used up; a small pipe works too
         fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     return ours, its
+
+
+def _output_socket(on_failure: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
+    """As `_pipe`, but a pair of sockets."""
+    ours, its = socket.socketpair()
+    with contextlib.suppress(OSError):  # only the superuser may have a large one; a small one works too
+        its.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _PIPE_BYTES)
+    ours.setblocking(False)
+    on_failure.callback(os.close, ours.fileno())
+    theirs.callback(os.close, its.fileno())
+    return ours.detach(), its.detach()
+
+
+def _input_socket() -> tuple[int, int]:
+    """Our end and that of the process, in which it cannot answer: nobody would read it."""
+    ours, its = socket.socketpair()
+    ours.shutdown(socket.SHUT_RD)
+    return ours.detach(), its.detach()
 
 
 def _pty_plan(

@@ -349,3 +349,13 @@ async def test_an_agent_that_never_reads_its_answers_can_be_stopped(host: RunCli
         assert outcome["outcome"] == "stopped"
     finally:
         os.kill(int((workspace / "left.pid").read_text()), signal.SIGKILL)
+
+
+async def test_a_tool_cannot_open_the_streams_of_its_agent(host: RunClient) -> None:
+    """The agent is the shell's parent. It could write what the agent did not say, and answer what a person is asked."""
+    tries = "; ".join(f"echo '{{}}' > /proc/$PPID/fd/{number} || echo refused {number}" for number in (0, 1))
+    ended = await host.whole(f"run {tries}")
+    assert ended["outcome"] == "success"
+    (tried,) = host.told("agent.tool", phase="end", tool="Bash")
+    assert [line for line in tried["output"].splitlines() if line.startswith("refused")] == ["refused 0", "refused 1"]
+    assert host.told("agent.log") == []
