@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -63,7 +64,7 @@ class Gateway:
                 self._signed[owner, access, sandbox] = text, until
             return text
 
-    def sign(self, owner: str, access: Access, sandbox: str | None = None, **more: int) -> str:
+    def sign(self, owner: str, access: Access, sandbox: str | None = None, **more: Any) -> str:
         """A new ticket."""
         return self._signer.sign(self._host, owner, access, sandbox, **more)
 

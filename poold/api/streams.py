@@ -48,10 +48,18 @@ async def of_sandbox(request: Request) -> Response:
     after = after_of(request, asked.after)  # where a stream broke off counts more
     if wants_stream(request):
         is_over = sandbox.state.value in LAST
+        await must_be_reached(found.ledger, sandbox_id, after, is_over=is_over)
         batches = _pages(found.ledger, sandbox_id, after) if is_over else found.ledger.follow(sandbox_id, after)
         return event_stream(_timeline(batches, is_over=is_over))
     page = await found.ledger.read(lambda db: events.after(db, sandbox_id, after, asked.limit))
     return json_reply({"events": [event.view() for event in page]})
+
+
+async def must_be_reached(ledger: Ledger, stream: str, after: int, *, is_over: bool) -> None:
+    """Whoever follows from an event that there is not would hear nothing until then. One that is over ends at once."""
+    last = await ledger.read(lambda db: events.last_seq(db, stream))
+    if after > last and not is_over:
+        raise BadField("after", after, f"must be at most {last}, the last event so far")
 
 
 async def of_host(request: Request) -> Response:

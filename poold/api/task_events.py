@@ -18,7 +18,7 @@ from contract.task_states import FINAL
 from poold.api.listing import read_query
 from poold.api.replies import json_reply
 from poold.api.services import asked_task, services
-from poold.api.streams import after_of, alive, event_stream, sse, wants_stream
+from poold.api.streams import after_of, alive, event_stream, must_be_reached, sse, wants_stream
 from poold.ledger import Ledger, events
 from poold.ledger.events import Event
 from poold.ledger.follow import BATCH_BYTES
@@ -39,6 +39,7 @@ async def of_task(request: Request) -> Response:
     after = after_of(request, asked.after)  # where a stream broke off counts more
     if wants_stream(request):
         is_over = task.state in FINAL
+        await must_be_reached(found.ledger, task_id, after, is_over=is_over)
         batches = _pages(found.ledger, task_id, after) if is_over else found.ledger.follow(task_id, after)
         return event_stream(_told(batches, task_id, is_over=is_over))
     page = await found.ledger.read(lambda db: events.after(db, task_id, after, asked.limit))

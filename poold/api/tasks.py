@@ -76,7 +76,8 @@ async def retry(request: Request) -> Response:
     fields = orjson.loads(body)
     wanted = {**await found.tasks.request_of(former), **fields, "retry_of": former}
     again = CreateTask.parse(orjson.dumps(wanted), found.facts.limits)
-    caller = replace(caller_of(request), owner=await found.tasks.owner_of(former))
+    owner, network = await found.tasks.owner_of(former), await found.tasks.key_network_of(former)
+    caller = replace(caller_of(request), owner=owner, network=network)
     return _accepted(await found.tasks.create(again, caller))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from contract.errors import WarrenError
 from contract.task_states import FINAL, TaskEvent, TaskState
 from contract.tasks import Task, Waiting
+from poold import lifetimes
 from poold.errors import GuestRefused
 from poold.ledger import questions, tasks, webhooks
 from poold.ledger.tasks import Row
@@ -141,18 +142,43 @@ async def _push(life: Life, row: Row) -> dict[str, Any] | None:
     task = row.task
     if not task.push or _event(row) is not TaskEvent.COMPLETE:
         return None
-    if task.approvals.push and not await _may_push(life):
-        told = {"branch": task.branch, "refused": "rejected", "message": "a person said that it may not be pushed"}
-        await life.tell("git.refused", told)
-        return told
+    try:
+        is_allowed = not task.approvals.push or await _may_push(life)
+    except Gone as error:
+        why = f"its machine was gone before somebody had said that it may be pushed: {error.message}"
+        return await _not_pushed(life, task, "machine_gone", why)
+    if not is_allowed:
+        return await _not_pushed(life, task, "rejected", "a person said that it may not be pushed")
     head = (row.kept.get("work") or {}).get("head")
     return await push(life, task, f"{life.id}:push:end", task.branch, head)
 
 
+async def _not_pushed(life: Life, task: Task, refused: str, message: str) -> dict[str, Any]:
+    told = {"branch": task.branch, "refused": refused, "message": message}
+    await life.tell("git.refused", told)
+    return told
+
+
 async def _may_push(life: Life) -> bool:
-    """Ask a person, and wait for the answer: for as long as it takes, with the machine on disk if it takes long."""
+    """Ask a person, and wait for the answer: for as long as it takes, with the machine on disk if it takes long.
+
+    Raises `Gone` if there is nothing left to push from.
+    """
     await life.write(partial(_ask, life=life))
     life.wake()
+    answer, lost = asyncio.ensure_future(_answer(life)), asyncio.ensure_future(life.lost.wait())
+    try:
+        await asyncio.wait({answer, lost}, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        raise Gone(str(life.gone))
+    finally:
+        for each in (answer, lost):
+            each.cancel()
+        await lifetimes.finish(asyncio.wait({answer, lost}))
+
+
+async def _answer(life: Life) -> bool:
     async with contextlib.aclosing(life.tools.ledger.changes(life.id)) as changes:
         async for _ in changes:
             question = await life.tools.read(lambda db: questions.get(db, life.id, ASKS))

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 from contract.errors import BadField, CapacityError, NotFound, NotMine, WarrenError, WrongState
 from contract.models import Caller
+from contract.network import Network
 from contract.task_states import FINAL, TaskEvent, TaskState, step
 from contract.tasks import CreateTask, Input, Task
 from poold.errors import Draining, Exists
@@ -129,6 +130,10 @@ class Tasks:
             return (await self.get(task_id)).owner
         except NotFound:
             raise NotMine(f"no task {task_id!r} was ever on this host", task=task_id) from None
+
+    async def key_network_of(self, task_id: str) -> Network | None:
+        """The policy of the key that the task was made with, which a repeat of it does not get out of either."""
+        return (await self._row(task_id)).key_network
 
     async def listed(self, question: Callable[[Connection], list[Task]]) -> list[Task]:
         return await self.tools.read(question)

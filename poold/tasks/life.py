@@ -49,6 +49,7 @@ class Life:
         self.awake = asyncio.Event()  # its machine runs
         self.refusals = 0  # rooms that were there, and were given to nobody after all
         self.gone: str | None = None  # why its machine is no more
+        self.lost = asyncio.Event()  # it is
         self.to_fetch = asyncio.Event()  # outputs that are to become artifacts
         self.to_deliver = asyncio.Event()  # answers that somebody waits for
         self.wall = Wall(row.task.usage.wall_ms)
@@ -129,6 +130,7 @@ class Life:
         """The machine is no more: nobody needs to wait for it."""
         self.gone = why
         self.awake.set()
+        self.lost.set()
 
     @property
     def cwd(self) -> str:

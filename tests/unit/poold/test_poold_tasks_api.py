@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import orjson
 import pytest
 
 from contract.ids import new_id
+from contract.network import Mode, Network
 from contract.tickets import HEADER, Access
+from poold.ledger import tasks
 from poold.tasks.urls import Url
 from tests.unit.poold.poold_fake_run import PNG
 from tests.unit.poold.poold_host import Host, Reply, open_host
@@ -101,6 +104,19 @@ async def test_a_retry_has_the_same_request_and_the_same_secrets(host: Host) -> 
     assert (third.status, third.json["prompt"], third.json["owner"]) == (202, "Again.", "local")
 
 
+async def test_the_operators_retry_reaches_no_more_than_the_key_of_the_first_allowed(host: Host) -> None:
+    name, network = new_id("tk", lambda count: bytes(range(count))), Network(Mode.DENY)
+    ticket = host.gateway.sign("ada", Access.WRITE, name, network=network)
+    body = {"agent": "mock", "prompt": "Do it."}
+    made = await host.knock("POST", "/v1/tasks", body, **{HEADER: ticket, "Warren-Asked": "0" * 64})
+    assert made.status == 202, made.body
+    again = await host.admin("POST", f"/v1/tasks/{name}/retry")
+    assert (again.status, again.json["owner"]) == (202, "ada")
+    tools = host.services.tasks.tools
+    rows = [await tools.read(partial(tasks.get, task_id=task)) for task in (name, again.json["id"])]
+    assert [row.key_network for row in rows] == [network, network]
+
+
 async def test_a_host_with_a_full_queue_takes_no_more(tmp_path: Path, nothing_warm: None) -> None:
     async with open_host(tmp_path, slots=1, settings={"POOLD_TASKS_QUEUE": "2"}) as host:
         await running(host)
@@ -122,6 +138,18 @@ async def test_a_stream_begins_behind_the_last_event_that_was_seen_and_ends_with
     assert (rest[-1][1], rest[-1][2]["by"]) == ("task.completed", "host")
     async with host.follow(f"/v1/tasks/{task}/events", Last_Event_ID=str(len(rest))) as stream:
         assert [kind for _, kind, _ in await stream.rest()] == ["task.completed"]
+
+
+async def test_a_stream_from_an_event_that_there_is_not_yet_is_refused(host: Host) -> None:
+    task, sandbox, run = await running(host)
+    for path in (f"/v1/tasks/{task}/events", f"/v1/sandboxes/{sandbox}/events"):
+        reply = await host.ask("GET", f"{path}?after=1000", Accept="text/event-stream")
+        assert (reply.status, reply.json["error"]["field"]) == (400, "after")
+        assert (await host.ask("GET", f"{path}?after=1000")).json["events"] == []
+    run.end()
+    await until(host, task, phase="done")
+    async with host.follow(f"/v1/tasks/{task}/events?after=1000") as stream:
+        assert await stream.rest() == []
 
 
 async def test_many_who_follow_a_task_are_all_told_and_one_who_does_not_read_slows_nobody(host: Host) -> None:

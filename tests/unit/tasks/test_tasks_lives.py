@@ -264,3 +264,18 @@ async def test_a_repository_that_is_not_there_fails_the_task_and_says_why(stage:
         view = await stage.ended(task)
         assert (view["state"], view["reason"]["code"]) == ("failed", "clone")
         assert "agent.started" not in await stage.kinds(task)
+
+
+async def test_a_sandbox_lost_while_its_push_waits_for_a_word_ends_the_task(stage: Stage, tmp_path: Path) -> None:
+    with git_server(tmp_path) as server:
+        server.make("project", {"README.md": "hello\n"})
+        fields = {"repo": server.url("project"), "push": True, "approvals": {"push": True}}
+        task = await stage.create("edit new.txt new", **fields)
+        await question(stage, task, "push")
+        sandbox = (await stage.get(task))["sandbox"]
+        assert (await stage.host.ask("DELETE", f"/v1/sandboxes/{sandbox}")).status in (200, 204)
+        view = await stage.ended(task)
+        assert (view["state"], view["waiting"]) == ("completed", [])
+        assert view["result"]["pushed"]["refused"] == "machine_gone"
+        assert view["result"]["archive"]["files"] > 0
+        assert server.head("project", f"refs/heads/{view['branch']}") is None
