@@ -1,7 +1,6 @@
 """The tests, in four runs, three of them side by side: much of their time they wait. `make test` runs this.
 
-What fails beside others, on a machine that has more to do than it can, is told and tried once more when nothing else
-runs: what fails then, too, fails. A test that needs that is a defect to be looked for, and its first failure is shown.
+None is tried again: one that fails only beside others, on a machine that has more to do than it can, shows a defect.
 """
 
 import contextlib
@@ -31,7 +30,6 @@ RUNS = (
     ("tests/gateway", "tests/sdk", "tests/browser", "tests/cluster", "tests/fuzz"),
 )
 AT_ONCE = 3  # more of them only get into each other's way on two cores
-SOME_FAILED = 1  # of pytest: all other codes but 0 say that it did not run to its end
 
 
 def main() -> int:
@@ -42,7 +40,6 @@ def main() -> int:
             print(f"\n· beside it: {' '.join(folders)}")
             output.seek(0)
             print(output.read(), flush=True)
-    codes = [_once_more(folders, code) for folders, code in zip(RUNS, codes, strict=True)]
     return int(any(codes))
 
 
@@ -63,17 +60,9 @@ def _run_all(outputs: Sequence[IO[str] | None]) -> list[int]:
             test.wait()
 
 
-def _once_more(folders: Sequence[str], code: int) -> int:
-    """What a run comes to when those of its tests that failed are run alone."""
-    if code != SOME_FAILED:
-        return code
-    print(f"\n· once more, alone: what failed of {' '.join(folders)}", flush=True)
-    return _pytest(folders, None, "--last-failed", "--last-failed-no-failures=none").wait()
-
-
-def _pytest(folders: Sequence[str], output: IO[str] | None, *options: str) -> subprocess.Popen[bytes]:
+def _pytest(folders: Sequence[str], output: IO[str] | None) -> subprocess.Popen[bytes]:
     cache = f"cache_dir={ROOT / 'build' / 'tests' / Path(folders[0]).name}"
-    argv = [sys.executable, "-m", "pytest", "-o", cache, "--durations=10", *options, *folders]
+    argv = [sys.executable, "-m", "pytest", "-o", cache, "--durations=10", *folders]
     return subprocess.Popen(argv, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
 
 
