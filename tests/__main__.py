@@ -4,6 +4,7 @@ None is tried again: one that fails only beside others, on a machine that has mo
 """
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
+
+from tests import snapshots
 
 ROOT = Path(__file__).parents[1]
 # Of tasks in real machines what shows each part at work; `make test-tasks` has all of them, and takes its time.
@@ -34,6 +37,8 @@ AT_ONCE = 3  # more of them only get into each other's way on two cores
 
 def main() -> int:
     with contextlib.ExitStack() as stack:
+        shared = stack.enter_context(tempfile.TemporaryDirectory(prefix="warren-snapshots-"))
+        os.environ[snapshots.VARIABLE] = shared
         said = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in RUNS[1:]]
         codes = _run_all([None, *said])
         for folders, output in zip(RUNS[1:], said, strict=True):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import snapshots
 from tests.ports import free_port
 from tests.signing import Gateway
 
@@ -88,6 +89,7 @@ class Host:
         self._wait_until(
             "has no warm machine", lambda health: all(share["warm"] >= share["wanted"] for share in health["pool"])
         )
+        snapshots.lend(self.state)
 
     def _wait_until(self, problem: str, is_so: Callable[[Any], bool]) -> None:
         give_up = time.monotonic() + WARM_LIMIT_S
@@ -149,6 +151,7 @@ def open_host(*, pool: str, state: Path | None = None, prefix: Sequence[str] = (
         connection = UnixConnection(socket_path, timeout=120)
     known = (folder, state, connection, socket_path, environment, gateway, prefix)
     host = Host(port, None, *known)  # type: ignore[arg-type]
+    snapshots.borrow(state)
     host.start()
     try:
         yield host
@@ -157,6 +160,7 @@ def open_host(*, pool: str, state: Path | None = None, prefix: Sequence[str] = (
         try:
             host.stop()
             host.stop_all()
+            snapshots.lend(state)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             shutil.rmtree(run_dir, ignore_errors=True)

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from contract.keys import Key, Scope, key_id, new_secret
+from tests import snapshots
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,6 +127,8 @@ class Cluster:
         }
         host = Program(name, port, [sys.executable, "-m", "poold"], environment, folder / "log")
         self.hosts[name] = host
+        if environment["POOLD_ENGINE"] == "qemu":
+            snapshots.borrow(folder / "state")
         host.start()
         return host
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import snapshots
 from tests.bench.host import Host, open_host
 from tests.vm import traces
 from tests.vm.client import Api, Sandbox
@@ -98,7 +99,7 @@ def state(host: Host) -> Iterator[Path]:
     """A state folder that several poolds can use one after the other, with the snapshots that there are already."""
     with tempfile.TemporaryDirectory(prefix="warren-") as name:
         folder = Path(name)
-        shutil.copytree(host.state / "qemu" / "snapshots", folder / "qemu" / "snapshots", copy_function=os.link)
+        snapshots.borrow(folder, host.state)
         yield folder
         left = traces.mentioning(folder)
         for pid in traces.machines(folder).values():
