@@ -24,7 +24,7 @@ MAKE_BIG = (
     "import random; data = random.Random(4).randbytes(1 << 20);"
     f" open('/workspace/big.bin', 'wb').write(data * {BIG_BYTES >> 20})"
 )
-BASE_UID = 330_000  # nobody else's: other tests may run on this host at the same time
+BASE_UID = 345_000  # nobody else's: other tests may run on this host at the same time
 
 
 @dataclass
