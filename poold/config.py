@@ -95,6 +95,7 @@ class TasksConfig:
     """What the operator says of tasks."""
 
     store: Path  # what tasks leave behind
+    is_shared: bool = False  # with other hosts
     secrets: Path | None = None  # a folder: OWNER/NAME and all/NAME
     author: GitAuthor = GitAuthor("Warren", "agent@warren.invalid")
     protected: tuple[str, ...] = ("main", "master", "release/*")  # branches that nothing is pushed to
@@ -205,7 +206,7 @@ class Config:
             min_disk_mb=read.integer("POOLD_MIN_DISK_MB", 2048, 1, 1 << 40),
             cgroup=read.group("POOLD_CGROUP", _group_of(state_dir)),
             egress=read.egress(),
-            tasks=read.tasks(store if isinstance(store, Path) else state_dir / "store"),
+            tasks=read.tasks(store if isinstance(store, Path) else state_dir / "store", isinstance(store, Path)),
             store=store,
         )
 
@@ -277,9 +278,10 @@ class _Reader(Settings):
             timeout_s=self.integer("POOLD_STORE_TIMEOUT_SEC", 20, 1, 600),
         )
 
-    def tasks(self, store: Path) -> TasksConfig:
+    def tasks(self, store: Path, is_shared: bool) -> TasksConfig:
         return TasksConfig(
             store=store,
+            is_shared=is_shared,
             secrets=self._folder("POOLD_SECRETS"),
             author=self._author("POOLD_GIT_AUTHOR"),
             protected=self._branches("POOLD_GIT_PROTECTED"),

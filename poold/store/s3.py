@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from poold.config import S3Config
-from poold.lifetimes import finish
+from poold.lifetimes import beside, finish
 from poold.store import MAX_BYTES, Blob, Content, Entry, Observe, Progress, Reading, silent, unobserved
 from poold.store.errors import Conflict, Corrupt, NoObject, Unreachable, WrongContent, too_large
 from poold.store.keys import checked_key, checked_prefix
 from poold.store.s3_calls import Calls, Work, open_calls
 from poold.store.s3_errors import Lost, NoRange, Unmet
-from poold.store.s3_upload import Upload
+from poold.store.s3_upload import Upload, sweep
 
 PIECE = 8 << 20  # of what is read
 PAGE = 1000
@@ -132,6 +132,7 @@ class S3Store:
                 if lost is None:
                     await self._must_be_gone(key)
                     return
+                await patience.wait(lost)
             except Lost as error:
                 lost = error
                 await patience.wait(error)
@@ -173,22 +174,26 @@ class S3Store:
         return await self._settled(key, send, condition, number)
 
     async def _settled(self, key: str, send: Work[Entry], condition: _Condition, number: str) -> Entry:
-        """Send until it is known what came of it. After a reply that was lost we look first: is it there?"""
+        """Send until it is known what came of it. Who was not told, or was told no, looks: is it there?
+
+        A no may be the answer to a copy of our request: what is between us and the store may have sent it twice.
+        """
         lost: Lost | None = None
+        refused = False
         patience = self._calls.patience()
         while True:
             try:
-                if lost is not None:
+                if refused or lost is not None:
                     found = await self._look(key)
                     if found is not None and found.number == number:
                         return found.entry
                     if not condition.holds(found):
-                        raise _unsettled(key) from lost
+                        raise Conflict(key, condition.unmet) if lost is None else _unsettled(key)
                 return await self._calls.once("writing", key, send)
             except Unmet:
-                if lost is None:
-                    raise Conflict(key, condition.unmet) from None
-                await patience.wait(lost)
+                if refused:
+                    await patience.wait(Conflict(key, condition.unmet) if lost is None else lost)
+                refused = True
             except Lost as error:
                 lost = error
                 await patience.wait(error)
@@ -267,7 +272,8 @@ class S3Store:
 
 @contextlib.asynccontextmanager
 async def open_s3(config: S3Config, *, observe: Observe = unobserved) -> AsyncIterator[S3Store]:
-    async with open_calls(config, observe) as calls:
+    """Uploads that nobody has ended are taken back meanwhile: their writers are gone."""
+    async with open_calls(config, observe) as calls, beside(sweep(calls, config.prefix)):
         yield S3Store(calls, config)
 
 
