@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poold.config import S3Config
-from poold.lifetimes import beside, finish
+from poold.lifetimes import finish
 from poold.store import MAX_BYTES, Blob, Content, Entry, Observe, Progress, Reading, silent, unobserved
 from poold.store.errors import Conflict, Corrupt, NoObject, Unreachable, WrongContent, too_large
 from poold.store.keys import checked_key, checked_prefix
@@ -151,6 +151,9 @@ class S3Store:
                 return
             asked["ContinuationToken"] = page["NextContinuationToken"]
 
+    async def sweep(self) -> None:
+        await sweep(self._calls, self._root)
+
     async def _put(self, key: str, data: bytes, condition: _Condition | None) -> Entry:
         """The write has a number, by which it is known again if its reply is lost."""
         if len(data) > MAX_BYTES:
@@ -272,8 +275,7 @@ class S3Store:
 
 @contextlib.asynccontextmanager
 async def open_s3(config: S3Config, *, observe: Observe = unobserved) -> AsyncIterator[S3Store]:
-    """Uploads that nobody has ended are taken back meanwhile: their writers are gone."""
-    async with open_calls(config, observe) as calls, beside(sweep(calls, config.prefix)):
+    async with open_calls(config, observe) as calls:
         yield S3Store(calls, config)
 
 

@@ -115,8 +115,8 @@ async def sweep(calls: Calls, prefix: str) -> None:
     """Take back the uploads whose writers are gone. A store that does not list them keeps them."""
     place = {"Bucket": calls.bucket}
     try:
-        asked = {**place, "Prefix": f"{prefix}/" if prefix else ""}
-        found = await calls.once("sweeping", prefix, lambda client: client.list_multipart_uploads(**asked))
+        asked = {**place, "Prefix": prefix}
+        found = await calls.repeated("sweeping", prefix, lambda client: client.list_multipart_uploads(**asked))
         before = datetime.now(UTC) - ABANDONED
         for upload in found.get("Uploads", ()):
             if upload["Initiated"] < before:
@@ -124,7 +124,7 @@ async def sweep(calls: Calls, prefix: str) -> None:
                 with contextlib.suppress(NoUpload):
                     await calls.once("sweeping", named["Key"], partial(_abort, named=named))
                 log.info("an upload that nobody ended was taken back", extra={"key": upload["Key"]})
-    except (WarrenError, NoUpload) as error:
+    except WarrenError as error:
         log.warning("uploads that nobody ended could not be looked for", extra={"why": str(error)})
 
 
