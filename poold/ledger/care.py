@@ -5,7 +5,6 @@ Both read only, so both may run beside a poold that writes, in its process or in
 
 import contextlib
 import os
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from sqlite_utils import Database
 from poold.errors import LedgerError
 from poold.ledger import audit
 from poold.ledger.connect import open_reader
+from poold.ledger.driver import sqlite3
 from poold.ledger.migrate import migrate, migrations
 
 MAX_PROBLEMS = 20  # of a kind; a file with more has no need of the rest of the list

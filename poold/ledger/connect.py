@@ -1,19 +1,20 @@
 """The connections to the ledger's file: one that writes, any number that read.
 
-**Only the writer's connection checkpoints**, that is, moves pages from the write-ahead log into the file. SQLite before
-3.51.3 can corrupt a file when a checkpoint of one connection races the writes of another (the "WAL-reset bug"), and we
-run on Debian's 3.40. So whatever reads (readers, backups, checks, pooldctl) opens the file itself read-only: a
-connection that cannot write the file checkpoints neither after a commit, for it has none, nor by being the last to
-close, for it cannot lock the file for itself. Nobody asks for a checkpoint by name. Whoever opens the file otherwise
-while poold runs, `sqlite3 ledger.db` for example, is outside of this promise.
+**Only the writer's connection checkpoints**, that is, moves pages from the write-ahead log into the file; where the
+ledger is replicated Litestream does. SQLite before 3.51.3 can corrupt a file when a checkpoint of one connection races
+the writes of another (the "WAL-reset bug"); `driver` has a newer one. Still, whatever reads (readers, backups, checks,
+pooldctl) opens the file itself read-only: a connection that cannot write the file checkpoints neither after a commit,
+for it has none, nor by being the last to close, for it cannot lock the file for itself. Whoever opens the file
+otherwise while poold runs, with Debian's `sqlite3 ledger.db` for example, is outside of this promise.
 """
 
 import contextlib
 import os
-import sqlite3
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from poold.ledger.driver import sqlite3
 
 # Pages in the log that make the next commit checkpoint. This is SQLite's own number; four times as many gave no more
 # commits a second, and longer waits for those that checkpoint.

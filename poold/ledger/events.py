@@ -3,7 +3,6 @@
 Events are never changed. They go with their stream, by retention, and not before.
 """
 
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import orjson
 
 from poold.ledger.connect import Connection
+from poold.ledger.driver import sqlite3
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ import contextlib
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from functools import partial
-from sqlite3 import Connection
 
 from poold.ledger import events
+from poold.ledger.driver import Connection
 from poold.ledger.events import Page as Batch
 
 BATCH = 256  # events that are read, and handed to a follower, at once

@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeVar
 
 from poold.errors import LedgerError
 from poold.ledger.connect import Connection, grow_log, open_writer
+from poold.ledger.driver import must_be_new, sqlite3
 from poold.ledger.events import Event
 from poold.ledger.follow import Followers
 from poold.ledger.migrate import migrate
@@ -95,6 +95,7 @@ class Ledger:
 
 
 def _open(path: Path) -> Connection:
+    must_be_new()
     try:
         db = open_writer(path)
         try:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import queue
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 
 from poold.errors import LedgerError, LedgerFull
 from poold.ledger.connect import Connection
+from poold.ledger.driver import sqlite3
 
 Work = Callable[[sqlite3.Connection], Any]
 Write = tuple[Work, "asyncio.Future[Any]", bool]  # who is to be told, and whether it has to be on disk before
