@@ -98,10 +98,10 @@ def _schema_problems(db: sqlite3.Connection) -> list[str]:
 
 
 def _schema(db: sqlite3.Connection) -> dict[str, str]:
-    """Every table, index and trigger, with the SQL that made it."""
+    """Every table, index and trigger of ours, with the SQL that made it. Litestream has two small tables, too."""
     rows = Database(db, recursive_triggers=False, execute_plugins=False).query(
         "SELECT type || ' ' || name AS name, coalesce(sql, '') AS sql FROM sqlite_master"
-        " WHERE name NOT LIKE 'sqlite_stat%'"
+        " WHERE name NOT LIKE 'sqlite_stat%' AND name NOT GLOB '_litestream_*'"
     )
     return {row["name"]: row["sql"] for row in rows}
 

@@ -19,6 +19,9 @@ from poold.ledger.driver import sqlite3
 # Pages in the log that make the next commit checkpoint. This is SQLite's own number; four times as many gave no more
 # commits a second, and longer waits for those that checkpoint.
 CHECKPOINT_PAGES = 1_000
+# Where Litestream checkpoints, at 1,000 pages, too, this is for when it is away: the log must not grow without end.
+# A checkpoint of ours that it did not see costs it a snapshot, and nothing else.
+CHECKPOINT_PAGES_BESIDE = 16_000
 LOG_BYTES = 8 << 20  # CHECKPOINT_PAGES of 4 KiB, and as much again for a disk that is full
 SPARE = 8  # the log is grown only where the disk has this many times its size left
 STATEMENTS = 256  # prepared statements that a connection keeps
@@ -42,7 +45,7 @@ class Connection(sqlite3.Connection):
         self.execute(statement)
 
 
-def open_writer(path: Path) -> Connection:
+def open_writer(path: Path, *, checkpoint_pages: int = CHECKPOINT_PAGES) -> Connection:
     """The one connection that writes. Whoever opens it sees to it that there is no other."""
     db = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, factory=Connection, cached_statements=STATEMENTS
@@ -52,7 +55,7 @@ def open_writer(path: Path) -> Connection:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA temp_store = MEMORY")  # savepoints keep their old pages there: no other disk can be full
-        db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        db.execute(f"PRAGMA wal_autocheckpoint = {checkpoint_pages}")
     except BaseException:
         db.close()
         raise
