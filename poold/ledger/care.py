@@ -12,8 +12,8 @@ from typing import Any
 from sqlite_utils import Database
 
 from poold.errors import LedgerError
-from poold.ledger import audit
-from poold.ledger.connect import open_reader
+from poold.ledger import audit, events
+from poold.ledger.connect import open_reader, open_writer
 from poold.ledger.driver import sqlite3
 from poold.ledger.migrate import migrate, migrations
 
@@ -56,6 +56,27 @@ def check(db: sqlite3.Connection) -> list[str]:
     if not verdict.ok:
         problems.append(f"the audit chain is broken: {verdict.why}")
     return problems
+
+
+def check_copy(path: Path) -> list[str]:
+    """As `check`, for a file that nobody else uses, such as one made from a replica. Blocks.
+
+    One of an older version is brought to this program's first; one of a newer is wrong.
+    """
+    try:
+        with contextlib.closing(open_writer(path)) as db:
+            found = version(db)
+            if not 0 < found <= migrations()[-1][0]:
+                return [f"the file has version {found}, this program knows {migrations()[-1][0]}"]
+            migrate(db)
+            return check(db)
+    except sqlite3.Error as error:
+        return [f"the file is damaged: {error}"]
+
+
+def extent(db: sqlite3.Connection) -> dict[str, int]:
+    """How far the ledger has got, in numbers that only grow: to compare a copy of it with it."""
+    return {"events": events.newest_id(db), "audit": audit.head(db).seq}
 
 
 def version(db: sqlite3.Connection) -> int:
