@@ -36,6 +36,10 @@ class Replica:
     def is_up(self) -> bool:
         return not self.why
 
+    @property
+    def restarts(self) -> int:
+        return self._litestream.restarts
+
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Replica"]:
         async with self._litestream.running():

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from poold.config import S3Config
+from poold.replica.errors import ReplicaError
 
 USUAL_REGION = "us-east-1"  # of servers that are not Amazon's and do not care
 # What Litestream is given of our environment, besides AWS's own settings: where those are kept, and how to get there.
@@ -61,6 +62,17 @@ def replica_of(store: Path | S3Config, host: str, epoch: int) -> Target:
     if isinstance(store, Path):
         return Folder(store / path)
     return S3(store, f"{store.prefix}/{path}".lstrip("/"))
+
+
+def target_at(text: str) -> Target:
+    """A replica as `str` of it told where it is: s3://BUCKET/PATH, or a folder."""
+    scheme, found, rest = text.partition("://")
+    if not found:
+        return Folder(Path(text).absolute())
+    bucket, _, path = rest.partition("/")
+    if scheme != "s3" or not bucket or not path.strip("/"):
+        raise ReplicaError("restoring", text, hint="it must be a folder or s3://BUCKET/PREFIX/ledger/HOST/EPOCH")
+    return S3(S3Config(bucket), path.strip("/"))
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
