@@ -81,6 +81,14 @@ def open_reader(path: Path) -> sqlite3.Connection:
     return db
 
 
+def begin_log(db: Connection) -> None:
+    """Let the write-ahead log have a frame. One of nothing but zeros is empty for SQLite, and damaged for Litestream,
+    which would wait for the first write, as that might wait for it.
+    """
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    db.execute(f"PRAGMA user_version = {version}")
+
+
 def grow_log(path: Path) -> None:
     """Give the write-ahead log its full size on disk, before it is needed.
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from poold.errors import LedgerError
 from poold.ledger import events
-from poold.ledger.connect import CHECKPOINT_PAGES, CHECKPOINT_PAGES_BESIDE, Connection, grow_log, open_writer
+from poold.ledger.connect import CHECKPOINT_PAGES, CHECKPOINT_PAGES_BESIDE, Connection, begin_log, grow_log, open_writer
 from poold.ledger.covering import Covering, Replication
 from poold.ledger.driver import must_be_new, sqlite3
 from poold.ledger.events import Event
@@ -43,8 +43,7 @@ class Ledger:
         block begins. When the block is left, what waits to be written is written and acknowledged; what the replica
         does not get in time fails.
         """
-        pages = CHECKPOINT_PAGES if replication is None else CHECKPOINT_PAGES_BESIDE
-        db = await finish(asyncio.to_thread(_open, path, pages), undo=Connection.close)
+        db = await finish(asyncio.to_thread(_open, path, replication is not None), undo=Connection.close)
         ledger = cls(path, db, observe, replication)
         try:
             await finish(asyncio.to_thread(ledger._readers.open))
@@ -134,12 +133,14 @@ class Ledger:
         db.close()
 
 
-def _open(path: Path, checkpoint_pages: int) -> Connection:
+def _open(path: Path, has_replica: bool) -> Connection:
     must_be_new()
     try:
-        db = open_writer(path, checkpoint_pages=checkpoint_pages)
+        db = open_writer(path, checkpoint_pages=CHECKPOINT_PAGES_BESIDE if has_replica else CHECKPOINT_PAGES)
         try:
             migrate(db)
+            if has_replica:
+                begin_log(db)
             grow_log(path)
         except BaseException:
             db.close()

@@ -12,8 +12,8 @@ from poold.devstore import S3Server
 from poold.errors import LedgerError
 from poold.ledger import Ledger
 from poold.ledger.covering import Replication
+from tests.replicas import Place, in_s3, put, until
 from tests.s3faults import open_faults
-from tests.unit.replica.replicas import Place, in_s3, put, until
 
 
 async def test_what_is_acknowledged_is_in_the_folder(tmp_path: Path) -> None:
