@@ -201,6 +201,17 @@ class Metrics:
         self.store_requests_total = self._counter(
             "store_requests_total", "Requests to that store", outcome=("answered", "failed")
         )
+        self.ledger_replica_lag_seconds = self._gauge(
+            "ledger_replica_lag_seconds", "For how long the oldest commit waits that the replica may not have"
+        )
+        self.ledger_replica_up = self._gauge("ledger_replica_up", "1 if the last sync of the replica was done")
+        self.ledger_replica_syncs_total = self._counter(
+            "ledger_replica_syncs_total", "Syncs of the replica", outcome=("done", "failed")
+        )
+        self.ledger_replica_sync_seconds = self._histogram("ledger_replica_sync_seconds", "Syncs that were done")
+        self.ledger_replica_restarts_total = self._counter(
+            "ledger_replica_restarts_total", "Litestream ended and was started again"
+        )
         self.recovery_total = self._counter("recovery_total", "What was found at a start and how it went on", what=None)
         self.egress_connections_total = self._counter(
             "egress_connections_total",
