@@ -2,18 +2,15 @@
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import random
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from contract.__about__ import __version__
-from contract.errors import WarrenError
 from contract.ids import new_id
 from contract.states import Event
 from poold import reconcile
@@ -21,6 +18,7 @@ from poold.api.observe import is_ready, measure, record
 from poold.api.services import Facts, Services
 from poold.api.tickets import Refusals, Tickets
 from poold.cgroups import Cgroups, open_cgroups
+from poold.cluster import alone, joined
 from poold.config import Config
 from poold.egress.proxies import Proxies
 from poold.egress.proxy.dial import HostResolver, connect, is_own
@@ -30,8 +28,8 @@ from poold.engines.qemu import QemuEngine
 from poold.engines.qemu.accel import UNTRIED, find_accel
 from poold.errors import ConfigError, HostFault, NetError
 from poold.images import HostImages, Images
-from poold.ledger import Ledger, retention, sandboxes
-from poold.lifetimes import beside, finish
+from poold.ledger import Ledger, sandboxes
+from poold.lifetimes import finish
 from poold.metrics import Metrics
 from poold.net import Slots as NetSlots
 from poold.net import open_slots
@@ -41,16 +39,16 @@ from poold.registry import Registry
 from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
+from poold.store.opening import Shared
 from poold.strain import Watch
 from poold.tasks import Tasks, Tools
 from poold.tasks.posting import Ways, post
 from poold.tasks.prices import read_prices
+from poold.upkeep import upkeep
 
 log = logging.getLogger("poold")
 
 GUEST_CA = "/usr/local/share/ca-certificates/warren.crt"  # where a guest keeps whom it is told to trust
-UPKEEP_S = 3600.0
-BETWEEN_SWEEPS_S = 0.1  # others want to write, too
 
 
 @dataclass
@@ -78,17 +76,21 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
     metrics = Metrics()
     clients = await asyncio.to_thread(_clients, config)
     async with (
+        joined(config, metrics, stop) as cluster,
         _opened(config, metrics) as ledger,
         _ground(config, ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
         _proxies(config, ground, Connections(ledger, metrics, sources.now_ms), sources) as proxies,
     ):
+        membership = cluster.membership
+        if membership.keeper is not None and ground.cgroups is not None:
+            await membership.keeper.also_kill(ground.cgroups.homes())
         watch = Watch(config.state_dir, metrics, _thresholds(config))
         pool = Pool(
             ground.engine,
             ground.images,
             _places(config, ground, sources, proxies),
             sizes=config.pool,
-            gate=watch.gate,
+            gate=partial(_gate, membership.check, watch.gate),
             observe=metrics.guest_call_seconds.observe,
             outfit=ground.outfit,
         )
@@ -97,10 +99,10 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
             pool.running(),
             watch.running(pool.keeper.strain),
             Sandboxes(means, Defaults(config.default_image, config.rules)).running() as host,
-            _upkeep(ledger, config, sources),
+            upkeep(ledger, config, sources.now_ms),
         ):
             await reconcile.take_over(todo, means, host, ground.slot_of, recovery)
-            facts = _facts(config, ground, sources)
+            facts = _facts(config, ground, sources, cluster.shared)
             keys = None if config.pki is None else config.pki.tickets
             tickets = Tickets(config.name, keys, now_ms=sources.now_ms)
             refusals = Refusals(ledger, metrics, now_ms=sources.now_ms)
@@ -118,13 +120,14 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
                     tickets,
                     refusals,
                     tasks,
+                    membership=membership,
                 )
                 measure(found)
                 await _serve(config, found, stop, ready)
 
 
 async def _serve(config: Config, found: Services, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    async with serving(found, config), _beating(config, found):
+    async with serving(found, config), _beating(config, found), _among_others(found):
         log.info("serving", extra={"address": f"{config.host}:{config.port}", "engine": config.engine})
         ready()
         await stop.wait()
@@ -150,6 +153,7 @@ async def stop_all(config: Config, sources: Sources) -> None:
     """End every machine that a former daemon left running. What is paused stays on disk. Needs no image."""
     metrics = Metrics()
     async with (
+        alone(config) as guard,
         _opened(config, metrics) as ledger,
         _ground(config, ledger, sources, ends=True) as (ground, todo, _),
         _proxies(config, ground, Connections(ledger, metrics, sources.now_ms), sources),
@@ -165,32 +169,25 @@ async def stop_all(config: Config, sources: Sources) -> None:
             )
             await ledger.write(stop)
             await ground.engine.destroy(action.machine_id)
+        await asyncio.to_thread(guard.dismiss)
 
 
 @contextlib.asynccontextmanager
 async def _opened(config: Config, metrics: Metrics) -> AsyncIterator[Ledger]:
-    """The ledger, with this daemon as the only one on it."""
-    for folder in (config.state_dir, config.run_dir):
-        folder.mkdir(parents=True, exist_ok=True)
-    with _only_one(config.state_dir):
+    """The ledger. This daemon is the only one on it."""
 
-        def committed(seconds: float, group: int) -> None:
-            metrics.ledger_commit_seconds.observe(seconds)
-            metrics.ledger_group_size.observe(group)
+    def committed(seconds: float, group: int) -> None:
+        metrics.ledger_commit_seconds.observe(seconds)
+        metrics.ledger_group_size.observe(group)
 
-        async with Ledger.open(config.ledger_path, observe=committed) as ledger:
-            yield ledger
+    async with Ledger.open(config.ledger_path, observe=committed) as ledger:
+        yield ledger
 
 
-@contextlib.contextmanager
-def _only_one(state_dir: Path) -> Iterator[None]:
-    """Two daemons on one ledger would each believe that they own its machines."""
-    with (state_dir / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"another poold runs on POOLD_STATE_DIR={state_dir}") from None
-        yield
+def _gate(*gates: Callable[[], None]) -> None:
+    """Raises what is against starting something."""
+    for gate in gates:
+        gate()
 
 
 @contextlib.asynccontextmanager
@@ -360,7 +357,19 @@ def _beating(config: Config, found: Services) -> contextlib.AbstractAsyncContext
     return Registry(config.registry, partial(record, found), partial(is_ready, found)).beating()
 
 
-def _facts(config: Config, ground: Ground, sources: Sources) -> Facts:
+@contextlib.asynccontextmanager
+async def _among_others(found: Services) -> AsyncIterator[None]:
+    """The lease tells how this host is doing, and those of others are watched."""
+    keeper, members = found.membership.keeper, found.membership.members
+    if keeper is None or members is None:
+        yield
+        return
+    keeper.record_from(partial(record, found))
+    async with members.watching():
+        yield
+
+
+def _facts(config: Config, ground: Ground, sources: Sources, shared: Shared | None) -> Facts:
     return Facts(
         name=config.name,
         address=config.advertise,
@@ -373,25 +382,6 @@ def _facts(config: Config, ground: Ground, sources: Sources) -> Facts:
         default_image=config.default_image,
         ledger_path=config.ledger_path,
         images_dir=config.images_dir,
+        store=None if shared is None else shared.place,
+        cluster=None if shared is None else shared.cluster,
     )
-
-
-@contextlib.asynccontextmanager
-async def _upkeep(ledger: Ledger, config: Config, sources: Sources) -> AsyncIterator[None]:
-    """Remove from the ledger what is too old, now and then."""
-    keep = retention.Keep(ended_days=config.keep_sandboxes_days, audit_days=config.keep_audit_days)
-
-    async def forever() -> None:
-        while True:
-            sweep = partial(retention.sweep, keep=keep, now_ms=sources.now_ms())
-            wait_s = BETWEEN_SWEEPS_S
-            try:
-                if (await ledger.write(sweep, durable=False)).done:
-                    wait_s = UPKEEP_S
-            except WarrenError as error:
-                log.error("the ledger could not be swept", extra={"why": str(error)})
-                wait_s = UPKEEP_S
-            await asyncio.sleep(wait_s)
-
-    async with beside(forever()):
-        yield

@@ -197,6 +197,10 @@ class Metrics:
     def _of_the_host(self) -> None:
         self.ledger_commit_seconds = self._histogram("ledger_commit_seconds", "Commits of the ledger")
         self.ledger_group_size = self._histogram("ledger_group_size", "Writes that one commit had", bounds=SIZES)
+        self.store_request_seconds = self._histogram("store_request_seconds", "Requests to the store that hosts share")
+        self.store_requests_total = self._counter(
+            "store_requests_total", "Requests to that store", outcome=("answered", "failed")
+        )
         self.recovery_total = self._counter("recovery_total", "What was found at a start and how it went on", what=None)
         self.egress_connections_total = self._counter(
             "egress_connections_total",
@@ -204,6 +208,19 @@ class Metrics:
             verdict=("allowed", "refused"),
             via=("connect", "http", "tls", "tcp", "dns", "packet"),
         )
+        self.lease_epoch = self._gauge("lease_epoch", "The epoch in which this host holds its lease")
+        self.lease_left_seconds = self._gauge(
+            "lease_left_seconds", "How long the host goes on if its lease is not renewed"
+        )
+        self.lease_renewals_total = self._counter(
+            "lease_renewals_total", "Tries to renew the lease", outcome=("renewed", "failed")
+        )
+        self.lease_fences_total = self._counter(
+            "lease_fences_total",
+            "Ends of a lease before this start, by who killed the machines",
+            by=("poold", "warden"),
+        )
+        self.hosts_alive = self._gauge("hosts_alive", "Hosts of the cluster that hold their leases, as seen from here")
         self.host_pressure = self._gauge("host_pressure", "1 while the host is short of it", what=None)
 
     def _of_requests(self) -> None:

@@ -43,9 +43,15 @@ async def status(request: Request) -> Response:
             "pressure": None if pressure is None else {"what": pressure.what, "message": pressure.message},
             "ledger": _ledger(facts.ledger_path),
             "images_dir": str(facts.images_dir),
+            "store": None if facts.store is None else {"place": facts.store, "cluster": facts.cluster},
             "recovery": found.recovery.view(),
         }
     )
+
+
+async def lease(request: Request) -> Response:
+    """This host's lease, and all that it sees of others'."""
+    return json_reply(services(request).membership.view())
 
 
 def _ledger(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from poold.api.seldom import Seldom
 from poold.api.tickets import Refusals, Tickets, ticket_of
 from poold.cgroups import Cgroups
 from poold.images import Images
+from poold.lease.membership import Membership
 from poold.ledger import Ledger
 from poold.metrics import Metrics
 from poold.pool import Pool
@@ -37,6 +38,8 @@ class Facts:
     default_image: str
     ledger_path: Path
     images_dir: Path
+    store: str | None = None  # what it shares with other hosts
+    cluster: str | None = None  # those hosts
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Services:
     tickets: Tickets
     refusals: Refusals
     tasks: Tasks
+    membership: Membership = field(default_factory=Membership)
     full_books: Seldom = field(default_factory=Seldom)  # by owner: reservations that were refused
 
 

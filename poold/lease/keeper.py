@@ -7,7 +7,7 @@ work is taken. What a renewal whose reply was lost has done is seen at the next 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,6 +82,12 @@ class Keeper:
     def record_from(self, record: Record) -> None:
         """From now on the lease tells this of the host."""
         self._record = record
+
+    async def also_kill(self, groups: Iterable[str]) -> None:
+        """There are control groups with machines in them, too."""
+        targets = replace(self._ground.targets, groups=tuple(groups))
+        self._ground = replace(self._ground, targets=targets)
+        await finish(asyncio.to_thread(self._ground.guard.prepare, targets))
 
     def view(self) -> dict[str, Any]:
         told = self.lease.view()

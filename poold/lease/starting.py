@@ -73,9 +73,7 @@ async def acquire(ground: Ground) -> tuple[Begin, Held]:
 
     What must not run any more was killed before, and the ledger is set aside if it is not to be gone on with.
     """
-    mine = await asyncio.to_thread(_prepare, ground)
-    if mine.held_epoch:  # machines may be running
-        await wardens.ensure(ground.guard)
+    mine = await stand_down(ground.guard, ground.notes, ground.targets, ground.now_ns)
     begin, held = await _Attempts(ground, mine).run()
     await finish(asyncio.to_thread(ground.notes.change, epoch=held.lease.epoch))
     await finish(asyncio.to_thread(ground.guard.write, held.until()))
@@ -84,14 +82,21 @@ async def acquire(ground: Ground) -> tuple[Begin, Held]:
     return begin, held
 
 
-def _prepare(ground: Ground) -> Mine:
+async def stand_down(guard: Guard, notes: Notes, targets: Targets, now_ns: Callable[[], int] = boottime_ns) -> Mine:
     """What this host knows of itself. If its time is over, what runs of it is killed before anybody is asked."""
-    ground.guard.prepare(ground.targets)
-    noted, until = ground.notes.made(), ground.guard.read()
+    mine = await finish(asyncio.to_thread(_stand_down, guard, notes, targets, now_ns))
+    if mine.held_epoch:  # machines may be running, and we may be a while
+        await wardens.ensure(guard)
+    return mine
+
+
+def _stand_down(guard: Guard, notes: Notes, targets: Targets, now_ns: Callable[[], int]) -> Mine:
+    guard.prepare(targets)
+    noted, until = notes.made(), guard.read()
     root = noted.root or None
-    if until is None or until.boot != boot_id() or ground.now_ns() >= until.hold_ns:
+    if until is None or until.boot != boot_id() or now_ns() >= until.hold_ns:
         if root is not None:
-            _killed(ground)
+            _killed(targets)
         return Mine(noted.holder, boot_id(), root)
     return Mine(noted.holder, boot_id(), root, until.epoch, until.hold_ns)
 
@@ -195,7 +200,7 @@ def _root_of_ledger(begin: Begin, wanted: Lease) -> int | None:
 def _clear(ground: Ground, begin: Begin, wanted: Lease) -> None:
     """What has to be so before the lease says that it is. May be done again and again. Blocks."""
     if begin in (Begin.KEEP, Begin.RESTORE, Begin.REJOIN):
-        _killed(ground)
+        _killed(ground.targets)
     noted = ground.notes.made()
     if begin in (Begin.RESTORE, Begin.REJOIN):
         aside = ground.ledger.parent / "lost" / f"{wanted.host}-{noted.epoch}"
@@ -205,8 +210,8 @@ def _clear(ground: Ground, begin: Begin, wanted: Lease) -> None:
         ground.notes.change(root=root)
 
 
-def _killed(ground: Ground) -> None:
-    killed = kill(ground.targets)
+def _killed(targets: Targets) -> None:
+    killed = kill(targets)
     if killed:
         log.warning("what ran after the lease's end was killed", extra={"processes": len(killed)})
 
