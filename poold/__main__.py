@@ -1,6 +1,8 @@
 """The front door: environment, clock, randomness and signals are read here and handed on."""
 
 import asyncio
+import contextlib
+import logging
 import os
 import signal
 import socket
@@ -12,6 +14,7 @@ import uvloop
 
 from contract.__about__ import __version__
 from poold import daemon
+from poold.cluster import StoppedBefore
 from poold.config import Config
 from poold.errors import ConfigError, HostFault
 from poold.logs import open_log
@@ -29,6 +32,8 @@ The daemon of one Warren host. When it is stopped, sandboxes run on, and the nex
                      certificates, keys for tickets        answered on the port
   POOLD_NAME         of this host among the others         the machine's name
   POOLD_REGISTRY     folder for this host's record         none
+  POOLD_LEASE_SEC    this host goes on so long without     10
+                     the store that it shares with others
   POOLD_ADVERTISE    address for gateways                  made from POOLD_LISTEN
   POOLD_ENGINE       qemu, or local (isolates nothing)     qemu
   POOLD_STATE_DIR    ledger, snapshots, drives             /var/lib/warren
@@ -49,6 +54,8 @@ The daemon of one Warren host. When it is stopped, sandboxes run on, and the nex
 """
 
 STORE_ERRORS = (Corrupt, Full, Refused, Unreachable, WrongStore)
+log = logging.getLogger("poold")
+
 SOURCES = Sources(now_ms=lambda: time.time_ns() // 1_000_000, unix_ns=time.time_ns, entropy=os.urandom)
 
 
@@ -78,7 +85,8 @@ async def _serve(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     _must_be_free(config)
-    await daemon.run(config, SOURCES, stop=stop, ready=lambda: None)
+    with contextlib.suppress(StoppedBefore):
+        await daemon.run(config, SOURCES, stop=stop, ready=lambda: None)
 
 
 def _must_be_free(config: Config) -> None:

@@ -154,6 +154,7 @@ class Config:
     egress: EgressConfig
     tasks: TasksConfig
     store: Path | S3Config | None  # what hosts share; None: this one is alone
+    lease_s: int  # how long this host goes on without the store
     durability: str  # what is acknowledged is in the store (replicated), or on this host's disk (local)
     environ: Mapping[str, str] = field(repr=False)  # for AWS's own settings, which other programs read, too
     guest_path: Path  # the guest's package, for the local engine
@@ -211,6 +212,7 @@ class Config:
             egress=read.egress(),
             tasks=read.tasks(store if isinstance(store, Path) else state_dir / "store", isinstance(store, Path)),
             store=store,
+            lease_s=read.integer("POOLD_LEASE_SEC", 10, 2, 3600),
             durability=read.durability("POOLD_DURABILITY", store),
             environ=environ,
         )

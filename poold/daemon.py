@@ -18,6 +18,7 @@ from poold.api.observe import is_ready, measure, record
 from poold.api.services import Facts, Services
 from poold.api.tickets import Refusals, Tickets
 from poold.cgroups import Cgroups, open_cgroups
+from poold.cluster import alone, joined
 from poold.config import Config
 from poold.egress.proxies import Proxies
 from poold.egress.proxy.dial import HostResolver, connect, is_own
@@ -39,7 +40,7 @@ from poold.registry import Registry
 from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
-from poold.store.opening import Shared, open_shared
+from poold.store.opening import Shared
 from poold.strain import Watch
 from poold.tasks import Tasks, Tools
 from poold.tasks.posting import Ways, post
@@ -76,19 +77,21 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
     metrics = Metrics()
     clients = await asyncio.to_thread(_clients, config)
     async with (
-        _store(config, metrics) as shared,
-        open_ledger(config, metrics, sources.now_ms) as opened,
+        joined(config, metrics, stop) as cluster,
+        open_ledger(config, metrics, sources.now_ms, epoch=cluster.epoch) as opened,
         _ground(config, opened.ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
         _proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources) as proxies,
     ):
-        ledger = opened.ledger
+        ledger, membership = opened.ledger, cluster.membership
+        if membership.keeper is not None and ground.cgroups is not None:
+            await membership.keeper.also_kill(ground.cgroups.homes())
         watch = Watch(config.state_dir, metrics, _thresholds(config))
         pool = Pool(
             ground.engine,
             ground.images,
             _places(config, ground, sources, proxies),
             sizes=config.pool,
-            gate=watch.gate,
+            gate=partial(_gate, membership.check, watch.gate),
             observe=metrics.guest_call_seconds.observe,
             outfit=ground.outfit,
         )
@@ -100,7 +103,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
             upkeep(ledger, config, sources.now_ms),
         ):
             await reconcile.take_over(todo, means, host, ground.slot_of, recovery)
-            facts = _facts(config, ground, sources, shared)
+            facts = _facts(config, ground, sources, cluster.shared)
             keys = None if config.pki is None else config.pki.tickets
             tickets = Tickets(config.name, keys, now_ms=sources.now_ms)
             refusals = Refusals(ledger, metrics, now_ms=sources.now_ms)
@@ -119,13 +122,14 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
                     refusals,
                     tasks,
                     replica=opened.replica,
+                    membership=membership,
                 )
                 measure(found)
                 await _serve(config, found, stop, ready)
 
 
 async def _serve(config: Config, found: Services, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    async with serving(found, config), _beating(config, found):
+    async with serving(found, config), _beating(config, found), _among_others(found):
         log.info("serving", extra={"address": f"{config.host}:{config.port}", "engine": config.engine})
         ready()
         await stop.wait()
@@ -151,7 +155,8 @@ async def stop_all(config: Config, sources: Sources) -> None:
     """End every machine that a former daemon left running. What is paused stays on disk. Needs no image."""
     metrics = Metrics()
     async with (
-        open_ledger(config, metrics, sources.now_ms) as opened,
+        alone(config) as guard,
+        open_ledger(config, metrics, sources.now_ms, epoch=None) as opened,
         _ground(config, opened.ledger, sources, ends=True) as (ground, todo, _),
         _proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources),
     ):
@@ -166,22 +171,13 @@ async def stop_all(config: Config, sources: Sources) -> None:
             )
             await opened.ledger.write(stop)
             await ground.engine.destroy(action.machine_id)
+        await asyncio.to_thread(guard.dismiss)
 
 
-@contextlib.asynccontextmanager
-async def _store(config: Config, metrics: Metrics) -> AsyncIterator[Shared | None]:
-    """What this host shares with others, looked at before anything is done. None if it is alone."""
-    if config.store is None:
-        yield None
-        return
-
-    def observe(seconds: float, is_answered: bool) -> None:
-        metrics.store_request_seconds.observe(seconds)
-        metrics.store_requests_total.add(outcome="answered" if is_answered else "failed")
-
-    async with open_shared(config.store, config.state_dir, observe=observe) as shared:
-        log.info("store", extra={"store": shared.place, "cluster": shared.cluster})
-        yield shared
+def _gate(*gates: Callable[[], None]) -> None:
+    """Raises what is against starting something."""
+    for gate in gates:
+        gate()
 
 
 @contextlib.asynccontextmanager
@@ -349,6 +345,18 @@ def _beating(config: Config, found: Services) -> contextlib.AbstractAsyncContext
     if config.registry is None:
         return contextlib.nullcontext()
     return Registry(config.registry, partial(record, found), partial(is_ready, found)).beating()
+
+
+@contextlib.asynccontextmanager
+async def _among_others(found: Services) -> AsyncIterator[None]:
+    """The lease tells how this host is doing, and those of others are watched."""
+    keeper, members = found.membership.keeper, found.membership.members
+    if keeper is None or members is None:
+        yield
+        return
+    keeper.record_from(partial(record, found))
+    async with members.watching():
+        yield
 
 
 def _facts(config: Config, ground: Ground, sources: Sources, shared: Shared | None) -> Facts:

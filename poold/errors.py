@@ -111,6 +111,12 @@ class HostPressure(CapacityError):
     code = "host_pressure"
 
 
+class Fenced(CapacityError):
+    """This host does not hold its lease any more: others may carry on what it had, so it does nothing."""
+
+    code = "fenced"
+
+
 class NoRoomToQueue(CapacityError):
     """As many tasks wait for room on this host as may."""
 

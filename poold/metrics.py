@@ -219,6 +219,19 @@ class Metrics:
             verdict=("allowed", "refused"),
             via=("connect", "http", "tls", "tcp", "dns", "packet"),
         )
+        self.lease_epoch = self._gauge("lease_epoch", "The epoch in which this host holds its lease")
+        self.lease_left_seconds = self._gauge(
+            "lease_left_seconds", "How long the host goes on if its lease is not renewed"
+        )
+        self.lease_renewals_total = self._counter(
+            "lease_renewals_total", "Tries to renew the lease", outcome=("renewed", "failed")
+        )
+        self.lease_fences_total = self._counter(
+            "lease_fences_total",
+            "Ends of a lease before this start, by who killed the machines",
+            by=("poold", "warden"),
+        )
+        self.hosts_alive = self._gauge("hosts_alive", "Hosts of the cluster that hold their leases, as seen from here")
         self.host_pressure = self._gauge("host_pressure", "1 while the host is short of it", what=None)
 
     def _of_requests(self) -> None:

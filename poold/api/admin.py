@@ -49,6 +49,11 @@ async def status(request: Request) -> Response:
     )
 
 
+async def lease(request: Request) -> Response:
+    """This host's lease, and all that it sees of others'."""
+    return json_reply(services(request).membership.view())
+
+
 def _ledger(path: Path) -> dict[str, Any]:
     wal = path.with_name(path.name + "-wal")
     return {

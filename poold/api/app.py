@@ -90,6 +90,7 @@ ATTACH_ROUTES: Sequence[Door | SocketDoor] = (HEALTH, SocketDoor(f"{ONE}/termina
 OPERATORS_ROUTES: Sequence[BaseRoute] = (
     Route(f"{TASK}/retry", tasks.retry, methods=["POST"]),
     Route("/admin/status", admin.status, methods=["GET"]),
+    Route("/admin/lease", admin.lease, methods=["GET"]),
     Route("/admin/top", admin.top, methods=["GET"]),
     Route("/admin/pool", admin.set_pool, methods=["PUT"]),
     Route("/admin/pool/refill", admin.refill, methods=["POST"]),

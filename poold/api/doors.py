@@ -107,6 +107,7 @@ async def _admit(rule: Rule, scope: Scope) -> None:
     if ticket is None:
         return  # the operator, who may do everything
     found: Services = scope["app"].state.services
+    found.membership.check()
     try:
         rule.check(ticket, scope["path_params"])
         if rule.names is Names.THE_ASKED_ONE:

@@ -30,6 +30,7 @@ async def readyz(request: Request) -> Response:
     """The host takes new sandboxes."""
     found = services(request)
     pressure = found.pressure.pressure
+    found.membership.check()
     if found.sandboxes.is_draining:
         raise NotReady("this host is being drained")
     if pressure is not None:
@@ -70,7 +71,8 @@ async def record(found: Services) -> Host:
 
 def is_ready(found: Services) -> bool:
     """It takes new sandboxes."""
-    return not found.sandboxes.is_draining and found.pressure.pressure is None and not is_behind(found)
+    is_free = not found.sandboxes.is_draining and found.pressure.pressure is None
+    return is_free and found.membership.is_held and not is_behind(found)
 
 
 def is_behind(found: Services) -> bool:
@@ -109,6 +111,19 @@ def measure(found: Services) -> None:
     found.metrics.vm_cpu_seconds_total.read_from(lambda: of_machines(lambda usage: usage.cpu_s))
     found.metrics.vm_memory_bytes.read_from(lambda: of_machines(lambda usage: usage.memory_bytes))
     found.metrics.pool_machines.read_from(of_pool)
+    _measure_lease(found)
+
+
+def _measure_lease(found: Services) -> None:
+    keeper, members, metrics = found.membership.keeper, found.membership.members, found.metrics
+    if keeper is None or members is None:
+        return
+    metrics.lease_epoch.read_from(lambda: {(): keeper.epoch})
+    metrics.lease_left_seconds.read_from(lambda: {(): keeper.left_s})
+    metrics.lease_renewals_total.read_from(
+        lambda: {("renewed",): keeper.counted.renewals, ("failed",): keeper.counted.failures}
+    )
+    metrics.hosts_alive.read_from(lambda: {(): len(members.living())})
 
 
 def usage_of(found: Services, live: Live) -> Usage | None:

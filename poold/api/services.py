@@ -13,6 +13,7 @@ from poold.api.seldom import Seldom
 from poold.api.tickets import Refusals, Tickets, ticket_of
 from poold.cgroups import Cgroups
 from poold.images import Images
+from poold.lease.membership import Membership
 from poold.ledger import Ledger
 from poold.metrics import Metrics
 from poold.pool import Pool
@@ -57,6 +58,7 @@ class Services:
     tickets: Tickets
     refusals: Refusals
     tasks: Tasks
+    membership: Membership = field(default_factory=Membership)
     full_books: Seldom = field(default_factory=Seldom)  # by owner: reservations that were refused
     replica: Replica | None = None  # of the ledger, where there is a store
 

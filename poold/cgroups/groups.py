@@ -103,6 +103,10 @@ class Cgroups:
                 found |= {path.name for path in home.iterdir() if path.is_dir() and MACHINE.fullmatch(path.name)}
         return frozenset(found)
 
+    def homes(self) -> list[str]:
+        """The folders that hold the groups."""
+        return [str(home) for home in self._layout.all_homes()]
+
     def usage(self, machine_id: str) -> Usage | None:
         """What the machine has used, or None if it has no group. Four short reads."""
         _check(machine_id)

@@ -39,6 +39,13 @@ NAMES = {
     "task_first_event_seconds": "histogram",
     "task_events_total": "counter",
     "webhooks_total": "counter",
+    "store_request_seconds": "histogram",
+    "store_requests_total": "counter",
+    "lease_epoch": "gauge",
+    "lease_left_seconds": "gauge",
+    "lease_renewals_total": "counter",
+    "lease_fences_total": "counter",
+    "hosts_alive": "gauge",
 }
 
 

@@ -1,0 +1,211 @@
+"""All leases of the cluster: who lives, who has lapsed, and taking what a lost host had.
+
+Whoever takes a lease does so by one conditional write: of many who try, one wins. What it then carries on is in the
+lease (`Taken`), so a taker that dies is taken over with what it had begun. Decision 21 says why nothing is carried on
+twice, and nothing by nobody.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from contract.errors import WarrenError
+from contract.hosts import Host
+from poold.lease.clock import boottime_ns
+from poold.lease.keeper import Keeper
+from poold.lease.starting import PREFIX
+from poold.lease.terms import Action, Carry, PassOn, S, Seen, Take, is_alive, lapses_ns, left_by, living, plan, see
+from poold.lease.written import BadLease, Lease, Taken
+from poold.lifetimes import beside
+from poold.store import Store
+from poold.store.errors import Conflict, Corrupt, NoObject, Refused
+
+log = logging.getLogger("poold.lease")
+
+MAX_HOSTS = 1000
+AT_ONCE = 8
+CHANGE_TRIES = 20  # of a lease whose holder renews it meanwhile
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A ledger to be carried on: the newest of its replicas, `ledger/HOST/EPOCH`, from `last` down to `root`.
+
+    Its holder told nobody of anything before the first replica of an epoch was whole. So if the newest cannot be
+    restored because there is nothing of it, the one before has everything.
+    """
+
+    host: str
+    root: int
+    last: int
+
+
+TakeOver = Callable[[Lost], Awaitable[None]]
+
+
+class Members:
+    """What this host knows of all hosts, and what it does about those that are lost."""
+
+    def __init__(
+        self,
+        store: Store,
+        keeper: Keeper,
+        *,
+        take_over: TakeOver | None = None,
+        jitter: Callable[[], float] = lambda: 0.0,
+        now_ns: Callable[[], int] = boottime_ns,
+    ) -> None:
+        """`take_over` has what was lost in this host's ledger when it returns, durably; it may be called again with
+        the same, also after a restart and by who took this host over, and knows from the ledger what is done.
+        Without it nothing is taken.
+        """
+        self._store = store
+        self._keeper = keeper
+        self._take_over = take_over
+        self._jitter = jitter
+        self._now_ns = now_ns
+        self._seen: dict[str, Seen] = {}
+        self._unreadable: dict[str, str] = {}
+        self._failing: set[str] = set()
+
+    def living(self) -> dict[str, Host]:
+        """The records of the hosts that hold their leases, this one included."""
+        return living(self._seen, self._now_ns())
+
+    def view(self) -> list[dict[str, Any]]:
+        """All hosts, by name."""
+        now_ns = self._now_ns()
+        told = [self._view(seen, now_ns) for seen in self._seen.values()]
+        told += [{"host": name, "state": "unreadable", "why": why} for name, why in self._unreadable.items()]
+        return sorted(told, key=lambda each: str(each["host"]))
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Look at all leases during the block, and take what is lost."""
+        async with beside(self._watch_forever()), beside(self._act_forever()):
+            yield
+
+    async def look(self) -> None:
+        """See every lease as it is now. One that cannot be read is told, and left alone."""
+        entries = [entry async for entry in self._store.list(PREFIX)]
+        if len(entries) > MAX_HOSTS:
+            raise BadLease(f"the store has {len(entries)} leases, and may have {MAX_HOSTS}")
+        names = {entry.key.removeprefix(PREFIX): entry.tag for entry in entries}
+        for gone in (self._seen.keys() | self._unreadable.keys()) - names.keys():
+            self._seen.pop(gone, None)
+            self._unreadable.pop(gone, None)
+        turn = asyncio.Semaphore(AT_ONCE)
+        async with asyncio.TaskGroup() as tasks:
+            for name, tag in names.items():
+                if name not in self._seen or self._seen[name].tag != tag:
+                    tasks.create_task(self._read(name, turn))
+
+    async def act(self) -> None:
+        """Do what there is to be done about what was seen."""
+        todo = plan(self._keeper.lease, self._seen, self._now_ns(), jitter=self._jitter())
+        for action in todo if self._take_over is not None else ():
+            await self._tried(partial(self._do, action))  # one that fails must not cost the others
+
+    async def _do(self, action: Action) -> None:
+        self._keeper.check()
+        match action:
+            case Take(seen):
+                await self.take(seen)
+            case PassOn(seen, taken):
+                await self._pass_on(seen.lease.host, taken)
+            case Carry(host, taken):
+                await self._carry(host, taken)
+
+    async def take(self, seen: Seen) -> bool:
+        """Try to take a lease that has lapsed. Whether this host has it now, and so has to carry on what was lost."""
+        taken = seen.lease.taken_by(self._keeper.lease.host, self._keeper.epoch)
+        try:
+            await self._store.replace(f"{PREFIX}{seen.lease.host}", taken.encode(), seen.tag)
+        except Conflict:
+            return False
+        log.warning("a lost host's lease was taken", extra={"host": seen.lease.host, "epoch": seen.lease.epoch})
+        return True
+
+    async def _carry(self, host: str, taken: Taken) -> None:
+        """Carry on what was lost, then see to what that host was carrying on itself; only then it is done."""
+        if self._take_over is None:
+            return
+        await self._take_over(Lost(host, taken.root, taken.last))
+        self._keeper.check()
+        # Only now: what its ledger had of others' was written after they were marked, and is seen by this look.
+        await self.look()
+        if self._unreadable:
+            log.warning("a taken lease stays open: others cannot be read", extra={"host": host})
+            return
+        for each in left_by(host, taken, self._seen):
+            await self._pass_on(each.seen.lease.host, each.taken)
+        await self._change(host, lambda lease: lease.settled(taken))
+        log.warning("what a lost host had is carried on here", extra={"host": host, "epoch": taken.last})
+
+    async def _pass_on(self, host: str, taken: Taken) -> None:
+        me = self._keeper.lease
+        await self._change(host, lambda lease: lease.passed_on(taken, me.host, me.epoch))
+
+    async def _change(self, host: str, change: Callable[[Lease], Lease]) -> None:
+        """Change a lease that others may be writing, too."""
+        for _ in range(CHANGE_TRIES):
+            blob = await self._store.get(f"{PREFIX}{host}")
+            lease = Lease.decode(blob.data, host)
+            changed = change(lease)
+            if changed == lease:
+                return
+            with contextlib.suppress(Conflict):
+                await self._store.replace(blob.entry.key, changed.encode(), blob.entry.tag)
+                return
+        raise Conflict(f"{PREFIX}{host}", f"was another one {CHANGE_TRIES} times")
+
+    async def _read(self, name: str, turn: asyncio.Semaphore) -> None:
+        async with turn:
+            try:
+                blob = await self._store.get(f"{PREFIX}{name}")
+                lease = Lease.decode(blob.data, name)
+            except NoObject:
+                return  # just gone
+            except (BadLease, Corrupt, Refused) as error:
+                if name not in self._unreadable:
+                    log.error("a lease cannot be read", extra={"host": name, "why": str(error)})
+                self._seen.pop(name, None)
+                self._unreadable[name] = str(error)
+                return
+        self._unreadable.pop(name, None)
+        self._seen[name] = see(self._seen.get(name), blob.entry.tag, lease, self._now_ns())
+
+    async def _watch_forever(self) -> None:
+        while True:
+            await self._tried(self.look)
+            await asyncio.sleep(self._keeper.terms.renew_ns / S)
+
+    async def _act_forever(self) -> None:
+        """Beside the looking: to carry something on takes its time."""
+        while True:
+            await asyncio.sleep(self._keeper.terms.renew_ns / S)
+            if self._seen:
+                await self.act()
+
+    async def _tried(self, work: Callable[[], Awaitable[None]]) -> None:
+        """What goes wrong is told once, and tried again."""
+        try:
+            await work()
+        except* (WarrenError, BadLease) as errors:
+            whys = {str(error) for error in errors.exceptions}
+            if whys - self._failing:
+                log.warning("the leases cannot be looked after", extra={"why": "; ".join(sorted(whys))})
+            self._failing = whys
+
+    def _view(self, seen: Seen, now_ns: int) -> dict[str, Any]:
+        lapses = lapses_ns(seen)
+        return {
+            **seen.lease.view(),
+            "state": seen.lease.state,
+            "alive": is_alive(seen, now_ns),
+            "lapses_s": None if lapses is None else round(max(0, lapses - now_ns) / S, 1),
+        }

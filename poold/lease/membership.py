@@ -1,0 +1,30 @@
+"""What the rooms above know of this host's place in its cluster."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from poold.lease.keeper import Keeper
+from poold.lease.members import Members
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A host that is alone has no lease, and may do everything."""
+
+    keeper: Keeper | None = None
+    members: Members | None = None
+
+    @property
+    def is_held(self) -> bool:
+        return self.keeper is None or self.keeper.is_held
+
+    def check(self) -> None:
+        """Raise `Fenced` if this host must not do anything now."""
+        if self.keeper is not None:
+            self.keeper.check()
+
+    def view(self) -> dict[str, Any]:
+        return {
+            "lease": None if self.keeper is None else self.keeper.view(),
+            "hosts": [] if self.members is None else self.members.view(),
+        }
