@@ -1,8 +1,8 @@
 """The object store: the one thing that hosts share. A folder or S3, and nobody above this room knows which.
 
-A key is like a path: `leases/host-1`, parts of small letters, digits, `.`, `_` and `-` with `/` between. What is
-written under a key is there as a whole or not at all, and whoever reads after a write has returned reads that write.
-Each object has the SHA-256 of its content with it, which is checked whenever all of it is read.
+A key is like a path: `leases/host-1` (`poold.store.keys`). No key is the folder of another: beside `a/b` there is no
+`a`. What is written under a key is there as a whole or not at all, and whoever reads after a write has returned reads
+that write. Each object has the SHA-256 of its content with it, which is checked whenever all of it is read.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -11,15 +11,24 @@ from dataclasses import dataclass
 from typing import Protocol
 
 Progress = Callable[[int, int], None]
+Observe = Callable[[float, bool], None]  # seconds that a request took, and whether it was answered
+MAX_BYTES = 16 << 20  # of an object that is read or written in one piece
 
 
 def silent(_done_bytes: int, _all_bytes: int) -> None:
     """The progress of what nobody watches."""
 
 
+def unobserved(_seconds: float, _is_answered: bool) -> None:
+    """The requests of a store that nobody watches."""
+
+
 @dataclass(frozen=True)
 class Entry:
-    """An object without its content. `tag` is another one after every write, whatever was written."""
+    """An object without its content. `tag` is another one after every write of another content.
+
+    Of an object that nobody wrote through a store, or that is damaged, a listing tells a tag that matches nothing.
+    """
 
     key: str
     bytes: int
@@ -50,18 +59,21 @@ class Content:
 class Store(Protocol):
     """Safe to call from many tasks. Raises the errors of `poold.store.errors` and nothing else.
 
-    Each call has a limit of time and is tried again by itself where that is safe. A conditional write whose reply was
-    lost is looked at before it is tried again: what is there and is ours to the byte was written by us. So whoever
-    races for a key writes something that nobody else would write, such as its name and a number drawn at random.
+    Each call has a limit of time and is tried again by itself where that is safe. A write carries a number drawn at
+    random, and one whose reply was lost is looked at before it is tried again: what is there with our number was
+    written by us. If somebody else's is there by then nobody can tell whether ours was in between, and `Unreachable`
+    is raised; after `Conflict` nothing was changed, for sure.
     """
 
     async def get(self, key: str) -> Blob:
-        """The object, of at most 16 MiB. Raises `NoObject`, or `Corrupt` if it is not what was written."""
+        """The object, of at most `MAX_BYTES`. Raises `NoObject`, or `Corrupt` if it is not what was written."""
         ...
 
     def read(self, key: str, *, start: int = 0, end: int | None = None) -> AbstractAsyncContextManager["Reading"]:
-        """The object in pieces, or its bytes from `start` up to `end`. The end of a whole one raises `Corrupt` if it
-        is not what was written; of a part only its length is known to be right.
+        """The object in pieces, or its bytes from `start` up to `end`, or to its end if that is before.
+
+        The end of a whole one raises `Corrupt` if it is not what was written; of a part only its length is known to
+        be right. Raises `NoObject` when the block is entered.
         """
         ...
 
@@ -70,7 +82,7 @@ class Store(Protocol):
         ...
 
     async def put(self, key: str, data: bytes) -> Entry:
-        """Let `key` hold `data`, whatever was there."""
+        """Let `key` hold `data`, of at most `MAX_BYTES`, whatever was there."""
         ...
 
     async def create(self, key: str, data: bytes) -> Entry:
@@ -82,7 +94,10 @@ class Store(Protocol):
         ...
 
     async def write(self, key: str, content: Content, progress: Progress = silent) -> Entry:
-        """As `put`, in pieces and of any size. `progress(done_bytes, all_bytes)` is called now and then."""
+        """As `put`, in pieces and of any size. `progress(done_bytes, all_bytes)` is called now and then.
+
+        Raises `WrongContent` if the pieces are not what their hash says, and what they raise; then nothing is changed.
+        """
         ...
 
     async def delete(self, key: str, tag: str | None = None) -> None:
@@ -90,7 +105,9 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str, *, after: str = "") -> AsyncIterator[Entry]:
-        """The objects whose keys begin with `prefix`, by key, those up to `after` left out."""
+        """The objects whose keys begin with `prefix`. Those of one folder come by name; which folder comes first is
+        the store's own business. `after` a key that was listed it goes on behind that.
+        """
         ...
 
 

@@ -1,6 +1,6 @@
 """What can go wrong with the store. Who asks learns whether to try again, to look elsewhere, or to tell a person."""
 
-from contract.errors import CapacityError, FaultError
+from contract.errors import CapacityError, FaultError, shown
 
 
 class NoObject(FaultError):
@@ -35,6 +35,31 @@ class Corrupt(FaultError):
         self.problem = problem
 
 
+class BadKey(FaultError):
+    """What cannot be a key. Nothing was looked at."""
+
+    code = "bad_key"
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"the store has no key {shown(key)}: {problem}", key=shown(key))
+
+
+class WrongContent(FaultError):
+    """What was to be written is not what was said of it before. Nothing was changed."""
+
+    code = "store_wrong_content"
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"the content for the object {key!r} is not what it was said to be: {problem}", key=key)
+        self.key = key
+
+
+class Full(CapacityError):
+    """The store has no room. Nothing of what was being written remains."""
+
+    code = "store_full"
+
+
 class Unreachable(CapacityError):
     """The store did not answer, or not in time. What was being written may have been written or not."""
 
@@ -51,3 +76,7 @@ class WrongStore(FaultError):
     """This store is another cluster's, or cannot do what hosts need of it."""
 
     code = "wrong_store"
+
+
+def too_large(key: str, size: int) -> Refused:
+    return Refused(f"the object {key!r} has {size} bytes: that many are read and written in pieces", key=key)
