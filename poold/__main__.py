@@ -41,6 +41,9 @@ The daemon of one Warren host. When it is stopped, sandboxes run on, and the nex
   POOLD_EGRESS_MOST  deny, registries or open: for any sandbox  open
   POOLD_REGISTRIES, POOLD_EGRESS_PRIVATE, POOLD_GUEST_CA   none
                      more registries, private addresses, a certificate
+  POOLD_STORE        folder or s3://BUCKET/PREFIX          $POOLD_STATE_DIR/store
+  POOLD_DURABILITY   replicated, or local: what is         replicated with S3
+                     acknowledged is in the store, or here
   POOLD_KEEP_SANDBOXES_DAYS, POOLD_KEEP_AUDIT_DAYS         30, 365
 """
 

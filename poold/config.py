@@ -16,6 +16,7 @@ from poold.errors import ConfigError
 
 DEFAULT_STATE_DIR = Path("/var/lib/warren")
 ENGINES = ("qemu", "local")
+DURABILITIES = ("replicated", "local")
 GROUP = re.compile(r"[a-z][a-z0-9-]{0,63}")
 POOL_ENTRY = re.compile(r"([a-z][a-z0-9_-]*)=([0-9]{1,6})(?:-([0-9]{1,6}))?")
 # What git takes in a name and an address: no angle brackets, nothing that ends a line.
@@ -157,6 +158,8 @@ class Config:
     egress: EgressConfig
     tasks: TasksConfig
     store: Path | S3Config | None  # what hosts share; None: this one is alone
+    durability: str  # what is acknowledged is in the store (replicated), or on this host's disk (local)
+    environ: Mapping[str, str] = field(repr=False)  # for AWS's own settings, which other programs read, too
     guest_path: Path  # the guest's package, for the local engine
 
     @classmethod
@@ -212,6 +215,8 @@ class Config:
             egress=read.egress(),
             tasks=read.tasks(store if isinstance(store, Path) else state_dir / "store"),
             store=store,
+            durability=read.durability("POOLD_DURABILITY", store),
+            environ=environ,
         )
 
     @property
@@ -281,6 +286,12 @@ class _Reader(Settings):
             requests=self.integer("POOLD_STORE_REQUESTS", 16, 1, 256),
             timeout_s=self.integer("POOLD_STORE_TIMEOUT_SEC", 20, 1, 600),
         )
+
+    def durability(self, name: str, store: Path | S3Config | None) -> str:
+        chosen = self.one_of(name, DURABILITIES, "replicated" if isinstance(store, S3Config) else "local")
+        if chosen == "replicated" and store is None:
+            raise BadSetting(f"{name}=replicated needs a store: set POOLD_STORE to a folder or s3://BUCKET/PREFIX")
+        return chosen
 
     def tasks(self, store: Path) -> TasksConfig:
         return TasksConfig(

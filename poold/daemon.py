@@ -2,15 +2,13 @@
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import random
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from contract.__about__ import __version__
 from contract.errors import WarrenError
@@ -35,6 +33,7 @@ from poold.lifetimes import beside, finish
 from poold.metrics import Metrics
 from poold.net import Slots as NetSlots
 from poold.net import open_slots
+from poold.opened import open_ledger
 from poold.pool import Outfit, Places, Pool, Slots
 from poold.pressure import Threshold, Thresholds
 from poold.registry import Registry
@@ -78,10 +77,11 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
     metrics = Metrics()
     clients = await asyncio.to_thread(_clients, config)
     async with (
-        _opened(config, metrics) as ledger,
-        _ground(config, ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
-        _proxies(config, ground, Connections(ledger, metrics, sources.now_ms), sources) as proxies,
+        open_ledger(config, metrics, sources.now_ms) as opened,
+        _ground(config, opened.ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
+        _proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources) as proxies,
     ):
+        ledger = opened.ledger
         watch = Watch(config.state_dir, metrics, _thresholds(config))
         pool = Pool(
             ground.engine,
@@ -118,6 +118,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
                     tickets,
                     refusals,
                     tasks,
+                    replica=opened.replica,
                 )
                 measure(found)
                 await _serve(config, found, stop, ready)
@@ -150,9 +151,9 @@ async def stop_all(config: Config, sources: Sources) -> None:
     """End every machine that a former daemon left running. What is paused stays on disk. Needs no image."""
     metrics = Metrics()
     async with (
-        _opened(config, metrics) as ledger,
-        _ground(config, ledger, sources, ends=True) as (ground, todo, _),
-        _proxies(config, ground, Connections(ledger, metrics, sources.now_ms), sources),
+        open_ledger(config, metrics, sources.now_ms) as opened,
+        _ground(config, opened.ledger, sources, ends=True) as (ground, todo, _),
+        _proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources),
     ):
         for action in todo.adopt:
             log.info("stopping", extra={"sandbox": action.sandbox.id})
@@ -163,34 +164,8 @@ async def stop_all(config: Config, sources: Sources) -> None:
                 now_ms=sources.now_ms(),
                 reason="all sandboxes of this host were stopped",
             )
-            await ledger.write(stop)
+            await opened.ledger.write(stop)
             await ground.engine.destroy(action.machine_id)
-
-
-@contextlib.asynccontextmanager
-async def _opened(config: Config, metrics: Metrics) -> AsyncIterator[Ledger]:
-    """The ledger, with this daemon as the only one on it."""
-    for folder in (config.state_dir, config.run_dir):
-        folder.mkdir(parents=True, exist_ok=True)
-    with _only_one(config.state_dir):
-
-        def committed(seconds: float, group: int) -> None:
-            metrics.ledger_commit_seconds.observe(seconds)
-            metrics.ledger_group_size.observe(group)
-
-        async with Ledger.open(config.ledger_path, observe=committed) as ledger:
-            yield ledger
-
-
-@contextlib.contextmanager
-def _only_one(state_dir: Path) -> Iterator[None]:
-    """Two daemons on one ledger would each believe that they own its machines."""
-    with (state_dir / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"another poold runs on POOLD_STATE_DIR={state_dir}") from None
-        yield
 
 
 @contextlib.asynccontextmanager
@@ -372,6 +347,7 @@ def _facts(config: Config, ground: Ground, sources: Sources) -> Facts:
         limits=config.limits,
         default_image=config.default_image,
         ledger_path=config.ledger_path,
+        durability=config.durability,
         images_dir=config.images_dir,
     )
 

@@ -33,13 +33,21 @@ async def finish(work: Awaitable[T], *, undo: Callable[[T], object] | None = Non
 
 @contextlib.asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Do `work` during the block and no longer. If it fails the block is ended: a restart is safer than a guess."""
+    """Do `work` during the block and no longer. If it fails the block is ended: a restart is safer than a guess.
+
+    An error of the block itself is raised as it is, and not in a group.
+    """
+    failed: Exception | None = None
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(work)
         try:
             yield
+        except Exception as error:
+            failed = error
         finally:
             task.cancel()
+    if failed is not None:
+        raise failed
 
 
 async def both(first: Awaitable[object], second: Awaitable[T]) -> T:

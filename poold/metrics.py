@@ -197,6 +197,17 @@ class Metrics:
     def _of_the_host(self) -> None:
         self.ledger_commit_seconds = self._histogram("ledger_commit_seconds", "Commits of the ledger")
         self.ledger_group_size = self._histogram("ledger_group_size", "Writes that one commit had", bounds=SIZES)
+        self.ledger_replica_lag_seconds = self._gauge(
+            "ledger_replica_lag_seconds", "For how long the oldest commit waits that the replica may not have"
+        )
+        self.ledger_replica_up = self._gauge("ledger_replica_up", "1 if the last sync of the replica was done")
+        self.ledger_replica_syncs_total = self._counter(
+            "ledger_replica_syncs_total", "Syncs of the replica", outcome=("done", "failed")
+        )
+        self.ledger_replica_sync_seconds = self._histogram("ledger_replica_sync_seconds", "Syncs that were done")
+        self.ledger_replica_restarts_total = self._counter(
+            "ledger_replica_restarts_total", "Litestream ended and was started again"
+        )
         self.recovery_total = self._counter("recovery_total", "What was found at a start and how it went on", what=None)
         self.egress_connections_total = self._counter(
             "egress_connections_total",

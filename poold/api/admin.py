@@ -166,6 +166,21 @@ async def backup(request: Request) -> Response:
     return json_reply({"path": str(path), "bytes": size})
 
 
+async def ledger(request: Request) -> Response:
+    """The ledger and its replica: what is acknowledged when, where it is, how far behind it is."""
+    found = services(request)
+    extent = await found.ledger.read(care.extent)
+    return json_reply(
+        {
+            **_ledger(found.facts.ledger_path),
+            **extent,
+            "durability": found.facts.durability,
+            "lag_s": found.ledger.lag_s,
+            "replica": None if found.replica is None else await found.replica.view(),
+        }
+    )
+
+
 async def check(request: Request) -> Response:
     """Everything that is wrong with the ledger. Reads all of it."""
     found = services(request)

@@ -99,6 +99,7 @@ OPERATORS_ROUTES: Sequence[BaseRoute] = (
     Route("/admin/usage", admin.used, methods=["GET"]),
     Route("/admin/audit", admin.audit_rows, methods=["GET"]),
     Route("/admin/audit/verify", admin.audit_verify, methods=["GET"]),
+    Route("/admin/ledger", admin.ledger, methods=["GET"]),
     Route("/admin/ledger/backup", admin.backup, methods=["POST"]),
     Route("/admin/ledger/check", admin.check, methods=["GET"]),
     Route("/admin/drain", admin.drain, methods=["POST"]),

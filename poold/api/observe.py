@@ -18,6 +18,8 @@ from poold.ledger import sandboxes, tasks
 from poold.pool import OVERHEAD_MB
 from poold.sandboxes import Live
 
+BEHIND_S = 30.0  # a store that is away for a moment is no reason to go elsewhere
+
 
 async def healthz(request: Request) -> Response:
     """The process works."""
@@ -32,6 +34,9 @@ async def readyz(request: Request) -> Response:
         raise NotReady("this host is being drained")
     if pressure is not None:
         raise NotReady(pressure.message)
+    if is_behind(found):
+        why = found.replica.why if found.replica is not None else ""
+        raise NotReady(f"the ledger's replica has been behind for {found.ledger.lag_s:.0f} s: {why or 'it catches up'}")
     return json_reply({"ready": True})
 
 
@@ -65,7 +70,12 @@ async def record(found: Services) -> Host:
 
 def is_ready(found: Services) -> bool:
     """It takes new sandboxes."""
-    return not found.sandboxes.is_draining and found.pressure.pressure is None
+    return not found.sandboxes.is_draining and found.pressure.pressure is None and not is_behind(found)
+
+
+def is_behind(found: Services) -> bool:
+    """The ledger's replica does not get on: who takes this host over would not know what it did."""
+    return (found.ledger.lag_s or 0.0) > BEHIND_S
 
 
 def _room(every: int, free: int) -> Room:

@@ -17,6 +17,7 @@ from poold.ledger import Ledger
 from poold.metrics import Metrics
 from poold.pool import Pool
 from poold.reconcile import Recovery
+from poold.replica import Replica
 from poold.sandboxes import Sandboxes
 from poold.strain import Watch
 from poold.tasks import Tasks
@@ -37,6 +38,7 @@ class Facts:
     default_image: str
     ledger_path: Path
     images_dir: Path
+    durability: str = "local"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Services:
     refusals: Refusals
     tasks: Tasks
     full_books: Seldom = field(default_factory=Seldom)  # by owner: reservations that were refused
+    replica: Replica | None = None  # of the ledger, where there is a store
 
 
 def services(connection: HTTPConnection) -> Services:

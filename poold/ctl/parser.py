@@ -210,6 +210,13 @@ def _records(top: Group) -> None:
     backup = _leaf(ledger, "backup", "records.ledger_backup", "copy it while poold runs")
     backup.add_argument("path", metavar="PATH", help="a file that does not exist yet")
     _leaf(ledger, "check", "records.ledger_check", "look for damage")
+    _leaf(ledger, "status", "ledger.status", "when writes are acknowledged, where its replica is, how far behind")
+    restore = _leaf(ledger, "restore", "ledger.restore", "make a ledger from a replica; poold need not run")
+    restore.add_argument(
+        "--from", dest="where", metavar="WHERE", help="FOLDER or s3://BUCKET/PREFIX/ledger/HOST/EPOCH (this host's)"
+    )
+    restore.add_argument("--to", metavar="FILE", help="one that does not exist yet")
+    restore.add_argument("--verify", action="store_true", help="look whether there could be one; without --to nothing is kept")
 
 
 def _drain(top: Group) -> None:

@@ -1,8 +1,9 @@
 """Files that tasks leave behind: what is known of each. The files themselves are in the store."""
 
-import sqlite3
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from poold.ledger.driver import sqlite3
 
 
 @dataclass(frozen=True)

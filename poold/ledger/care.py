@@ -5,7 +5,6 @@ Both read only, so both may run beside a poold that writes, in its process or in
 
 import contextlib
 import os
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from typing import Any
 from sqlite_utils import Database
 
 from poold.errors import LedgerError
-from poold.ledger import audit
-from poold.ledger.connect import open_reader
+from poold.ledger import audit, events
+from poold.ledger.connect import open_reader, open_writer
+from poold.ledger.driver import sqlite3
 from poold.ledger.migrate import migrate, migrations
 
 MAX_PROBLEMS = 20  # of a kind; a file with more has no need of the rest of the list
@@ -58,6 +58,27 @@ def check(db: sqlite3.Connection) -> list[str]:
     return problems
 
 
+def check_copy(path: Path) -> list[str]:
+    """As `check`, for a file that nobody else uses, such as one made from a replica. Blocks.
+
+    One of an older version is brought to this program's first; one of a newer is wrong.
+    """
+    try:
+        with contextlib.closing(open_writer(path)) as db:
+            found = version(db)
+            if not 0 < found <= migrations()[-1][0]:
+                return [f"the file has version {found}, this program knows {migrations()[-1][0]}"]
+            migrate(db)
+            return check(db)
+    except sqlite3.Error as error:
+        return [f"the file is damaged: {error}"]
+
+
+def extent(db: sqlite3.Connection) -> dict[str, int]:
+    """How far the ledger has got, in numbers that only grow: to compare a copy of it with it."""
+    return {"events": events.newest_id(db), "audit": audit.head(db).seq}
+
+
 def version(db: sqlite3.Connection) -> int:
     """The number of the last migration that this file has seen."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
@@ -98,10 +119,10 @@ def _schema_problems(db: sqlite3.Connection) -> list[str]:
 
 
 def _schema(db: sqlite3.Connection) -> dict[str, str]:
-    """Every table, index and trigger, with the SQL that made it."""
+    """Every table, index and trigger of ours, with the SQL that made it. Litestream has two small tables, too."""
     rows = Database(db, recursive_triggers=False, execute_plugins=False).query(
         "SELECT type || ' ' || name AS name, coalesce(sql, '') AS sql FROM sqlite_master"
-        " WHERE name NOT LIKE 'sqlite_stat%'"
+        " WHERE name NOT LIKE 'sqlite_stat%' AND name NOT GLOB '_litestream_*'"
     )
     return {row["name"]: row["sql"] for row in rows}
 

@@ -1,23 +1,27 @@
 """The connections to the ledger's file: one that writes, any number that read.
 
-**Only the writer's connection checkpoints**, that is, moves pages from the write-ahead log into the file. SQLite before
-3.51.3 can corrupt a file when a checkpoint of one connection races the writes of another (the "WAL-reset bug"), and we
-run on Debian's 3.40. So whatever reads (readers, backups, checks, pooldctl) opens the file itself read-only: a
-connection that cannot write the file checkpoints neither after a commit, for it has none, nor by being the last to
-close, for it cannot lock the file for itself. Nobody asks for a checkpoint by name. Whoever opens the file otherwise
-while poold runs, `sqlite3 ledger.db` for example, is outside of this promise.
+**Only the writer's connection checkpoints**, that is, moves pages from the write-ahead log into the file; where the
+ledger is replicated Litestream does. SQLite before 3.51.3 can corrupt a file when a checkpoint of one connection races
+the writes of another (the "WAL-reset bug"); `driver` has a newer one. Still, whatever reads (readers, backups, checks,
+pooldctl) opens the file itself read-only: a connection that cannot write the file checkpoints neither after a commit,
+for it has none, nor by being the last to close, for it cannot lock the file for itself. Whoever opens the file
+otherwise while poold runs, with Debian's `sqlite3 ledger.db` for example, is outside of this promise.
 """
 
 import contextlib
 import os
-import sqlite3
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from poold.ledger.driver import sqlite3
+
 # Pages in the log that make the next commit checkpoint. This is SQLite's own number; four times as many gave no more
 # commits a second, and longer waits for those that checkpoint.
 CHECKPOINT_PAGES = 1_000
+# Where Litestream checkpoints, at 1,000 pages, too, this is for when it is away: the log must not grow without end.
+# A checkpoint of ours that it did not see costs it a snapshot, and nothing else.
+CHECKPOINT_PAGES_BESIDE = 16_000
 LOG_BYTES = 8 << 20  # CHECKPOINT_PAGES of 4 KiB, and as much again for a disk that is full
 SPARE = 8  # the log is grown only where the disk has this many times its size left
 STATEMENTS = 256  # prepared statements that a connection keeps
@@ -41,7 +45,7 @@ class Connection(sqlite3.Connection):
         self.execute(statement)
 
 
-def open_writer(path: Path) -> Connection:
+def open_writer(path: Path, *, checkpoint_pages: int = CHECKPOINT_PAGES) -> Connection:
     """The one connection that writes. Whoever opens it sees to it that there is no other."""
     db = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, factory=Connection, cached_statements=STATEMENTS
@@ -51,7 +55,7 @@ def open_writer(path: Path) -> Connection:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA temp_store = MEMORY")  # savepoints keep their old pages there: no other disk can be full
-        db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        db.execute(f"PRAGMA wal_autocheckpoint = {checkpoint_pages}")
     except BaseException:
         db.close()
         raise

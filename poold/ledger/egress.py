@@ -1,7 +1,6 @@
 """Connections of sandboxes: a row of the audit each, and what their proxies have told so far."""
 
 import contextlib
-import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ from contract.egress import Row
 from contract.errors import NotFound
 from poold.ledger import audit, sandboxes, usage
 from poold.ledger.connect import Connection
+from poold.ledger.driver import sqlite3
 
 ACTIONS = {verdict: f"egress.{verdict}" for verdict in ("allowed", "refused")}
 

@@ -3,7 +3,6 @@
 Events are never changed. They go with their stream, by retention, and not before.
 """
 
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import orjson
 
 from poold.ledger.connect import Connection
+from poold.ledger.driver import sqlite3
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class Page(list[Event]):
 NEXT_SEQ = "SELECT coalesce(max(seq), 0) + 1 FROM events WHERE stream = ?"
 APPEND = "INSERT INTO events (stream, seq, at_ms, kind, data, guest_seq) VALUES (?, ?, ?, ?, ?, ?)"
 KNOWN_STREAMS = 10_000  # of which the last number is kept in memory
+NEWEST = (1 << 63) - 1  # an id that none is beyond
 KNOWN = "SELECT seq FROM events WHERE stream = ? AND guest_seq = ?"
 COLUMNS = "id, stream, seq, at_ms, kind, data, guest_seq"
 
@@ -92,23 +93,31 @@ def _next_seq(db: sqlite3.Connection, stream: str) -> int:
     return seq
 
 
-def after(db: sqlite3.Connection, stream: str, seq: int, limit: int, most_bytes: int | None = None) -> Page:
-    """The next events of `stream` behind number `seq`: `limit` at most, and no more once they have `most_bytes`."""
+def after(
+    db: sqlite3.Connection, stream: str, seq: int, limit: int, *, most_bytes: int | None = None, up_to: int = NEWEST
+) -> Page:
+    """The next events of `stream` behind number `seq`: `limit` at most, and no more once they have `most_bytes`.
+
+    None of them has an id beyond `up_to`.
+    """
     return _events(
         db.execute(
-            f"SELECT {COLUMNS} FROM events WHERE stream = ? AND seq > ? ORDER BY seq LIMIT ?",  # noqa: S608 — constants
-            (stream, seq, limit),
+            f"SELECT {COLUMNS} FROM events"  # noqa: S608 — constants
+            " WHERE stream = ? AND seq > ? AND id <= ? ORDER BY seq LIMIT ?",
+            (stream, seq, up_to, limit),
         ),
         most_bytes,
     )
 
 
-def everything_after(db: sqlite3.Connection, event_id: int, limit: int, most_bytes: int | None = None) -> Page:
+def everything_after(
+    db: sqlite3.Connection, event_id: int, limit: int, *, most_bytes: int | None = None, up_to: int = NEWEST
+) -> Page:
     """The next events of all streams behind the one with this id. One writer: no smaller id is committed later."""
     return _events(
         db.execute(
-            f"SELECT {COLUMNS} FROM events WHERE id > ? ORDER BY id LIMIT ?",  # noqa: S608 — constants
-            (event_id, limit),
+            f"SELECT {COLUMNS} FROM events WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",  # noqa: S608 — constants
+            (event_id, up_to, limit),
         ),
         most_bytes,
     )

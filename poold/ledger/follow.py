@@ -5,9 +5,9 @@ import contextlib
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from functools import partial
-from sqlite3 import Connection
 
 from poold.ledger import events
+from poold.ledger.driver import Connection
 from poold.ledger.events import Page as Batch
 
 BATCH = 256  # events that are read, and handed to a follower, at once
@@ -18,8 +18,10 @@ Read = Callable[[Callable[[Connection], Batch]], Awaitable[Batch]]
 class Followers:
     """Who waits for which stream. All of it happens in the loop's thread."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: Read, up_to: Callable[[], int] = lambda: events.NEWEST) -> None:
+        """`up_to` says how far events may be told: the id of the newest."""
         self._read = read
+        self._up_to = up_to
         self._waiting: defaultdict[str | None, set[asyncio.Event]] = defaultdict(set)  # None: all streams
         self._commits = 0
         self._reading: dict[tuple[str | None, int, int], asyncio.Future[Batch]] = {}
@@ -73,10 +75,10 @@ class Followers:
         key = (stream, after, self._commits)
         reading = self._reading.get(key)
         if reading is None:
-            if stream is None:
-                question = partial(events.everything_after, event_id=after, limit=BATCH, most_bytes=BATCH_BYTES)
-            else:
-                question = partial(events.after, stream=stream, seq=after, limit=BATCH, most_bytes=BATCH_BYTES)
+            cut = partial(events.everything_after, event_id=after)
+            if stream is not None:
+                cut = partial(events.after, stream=stream, seq=after)
+            question = partial(cut, limit=BATCH, most_bytes=BATCH_BYTES, up_to=self._up_to())
             reading = asyncio.ensure_future(self._read(question))
             self._reading[key] = reading
             reading.add_done_callback(lambda read: self._forget(key, read))

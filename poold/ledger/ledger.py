@@ -2,18 +2,20 @@
 
 import asyncio
 import contextlib
-import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeVar
 
 from poold.errors import LedgerError
-from poold.ledger.connect import Connection, grow_log, open_writer
+from poold.ledger import events
+from poold.ledger.connect import CHECKPOINT_PAGES, CHECKPOINT_PAGES_BESIDE, Connection, grow_log, open_writer
+from poold.ledger.covering import Covering, Replication
+from poold.ledger.driver import must_be_new, sqlite3
 from poold.ledger.events import Event
 from poold.ledger.follow import Followers
 from poold.ledger.migrate import migrate
 from poold.ledger.readers import Readers
-from poold.ledger.writer import Observe, Writer
+from poold.ledger.writer import Committed, Observe, Writer, acknowledge
 from poold.lifetimes import finish
 
 T = TypeVar("T")
@@ -22,33 +24,47 @@ T = TypeVar("T")
 class Ledger:
     """Open as a block: `async with Ledger.open(path) as ledger`. One process has it open for writing at a time."""
 
-    def __init__(self, path: Path, db: Connection, observe: Observe | None) -> None:
+    def __init__(self, path: Path, db: Connection, observe: Observe | None, replication: Replication | None) -> None:
         self.path = path
         self._readers = Readers(path)
-        self._followers = Followers(self.read)
-        self._writer = Writer(path, db, self._followers.wake, observe)
+        self._followers = Followers(self.read, self._told_up_to)
+        self._covering = None if replication is None else Covering(replication, self._followers.wake)
+        self._writer = Writer(path, db, self._settle, observe)
         self._closed = False
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, path: Path, *, observe: Observe | None = None) -> AsyncIterator["Ledger"]:
+    async def open(
+        cls, path: Path, *, observe: Observe | None = None, replication: Replication | None = None
+    ) -> AsyncIterator["Ledger"]:
         """The ledger in `path`, brought to this program's version. Each commit is told to `observe(commit_s, group)`.
 
-        When the block is left, what waits to be written is written and acknowledged.
+        With a `replication` it has a replica, and if that holds acknowledgements, the replica has all of it before the
+        block begins. When the block is left, what waits to be written is written and acknowledged; what the replica
+        does not get in time fails.
         """
-        db = await finish(asyncio.to_thread(_open, path), undo=Connection.close)
-        ledger = cls(path, db, observe)
+        pages = CHECKPOINT_PAGES if replication is None else CHECKPOINT_PAGES_BESIDE
+        db = await finish(asyncio.to_thread(_open, path, pages), undo=Connection.close)
+        ledger = cls(path, db, observe, replication)
         try:
             await finish(asyncio.to_thread(ledger._readers.open))
-            ledger._writer.start()
-            yield ledger
+            async with ledger._covered():
+                ledger._writer.start()
+                try:
+                    yield ledger
+                finally:
+                    ledger._closed = True
+                    ledger._followers.wake_all()  # who still follows is told that it is closed
+                    await finish(asyncio.to_thread(ledger._writer.stop))
         finally:
             ledger._closed = True
-            ledger._followers.wake_all()  # who still follows is told that it is closed
             await finish(asyncio.to_thread(ledger._close, db))
 
     async def write(self, work: Callable[[sqlite3.Connection], T], *, durable: bool = True) -> T:
         """Run `work` in a transaction and return what it returned, after the commit is on disk.
+
+        If the ledger's replication holds acknowledgements, this is after the replica has the commit, too; while its
+        store is away, writes wait. A write that is not `durable` does not wait for it.
 
         If `work` raises, nothing of it is kept and its error is raised here. It changes the ledger and nothing else: it
         is run a second time if another write of its group fails half-way. If the caller is cancelled meanwhile, the
@@ -83,20 +99,45 @@ class Ledger:
         """
         return self._followers.changes(*streams)
 
+    @property
+    def lag_s(self) -> float | None:
+        """For how long the oldest commit waits that the replica may not have; None without a replica."""
+        return None if self._covering is None else self._covering.lag_s
+
+    def _told_up_to(self) -> int:
+        return events.NEWEST if self._covering is None else self._covering.events
+
+    def _settle(self, committed: Committed) -> None:
+        """A group was committed: tell those who wait for it, now or when the replica has it."""
+        if self._covering is not None:
+            self._covering.add(committed)
+            return
+        acknowledge(committed.outcomes)
+        if committed.touched:
+            self._followers.wake(committed.touched)
+
+    @contextlib.asynccontextmanager
+    async def _covered(self) -> AsyncIterator[None]:
+        if self._covering is None:
+            yield
+            return
+        async with self._covering.running(await self.read(events.newest_id)):
+            yield
+
     def _must_be_open(self) -> None:
         if self._closed:
             raise LedgerError("using", "the ledger", hint="it is closed")
 
     def _close(self, db: Connection) -> None:
         """The writer's connection is the last to go: the last one checkpoints, and only the writer may."""
-        self._writer.stop()
         self._readers.close()
         db.close()
 
 
-def _open(path: Path) -> Connection:
+def _open(path: Path, checkpoint_pages: int) -> Connection:
+    must_be_new()
     try:
-        db = open_writer(path)
+        db = open_writer(path, checkpoint_pages=checkpoint_pages)
         try:
             migrate(db)
             grow_log(path)

@@ -1,10 +1,10 @@
 """Numbered SQL files, each applied once, in order, in a transaction, and never edited."""
 
 import re
-import sqlite3
 from importlib.resources import files
 
 from poold.errors import LedgerError
+from poold.ledger.driver import sqlite3
 
 NAME = re.compile(r"(\d{4})_\w+\.sql")
 

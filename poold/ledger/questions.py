@@ -1,12 +1,12 @@
 """What tasks ask people, and what people tell them. An answer is written down before it is delivered."""
 
-import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from contract.tasks import Waiting
+from poold.ledger.driver import sqlite3
 
 MAX_OPEN = 64  # of one task; more is no question but noise
 ALWAYS = ("sp-", "hp-")  # how ids begin of what the host itself must know: what is spent, and whether to push

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import queue
-import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TypeVar
 
 from poold.errors import LedgerError
 from poold.ledger.connect import open_reader
+from poold.ledger.driver import sqlite3
 from poold.lifetimes import finish
 
 T = TypeVar("T")

@@ -1,11 +1,11 @@
 """Which id was given for an idempotency key, for a day: the same key with the same request gets the same id again."""
 
-import sqlite3
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from contract.errors import KeyReused
+from poold.ledger.driver import sqlite3
 
 KEPT_MS = 24 * 3600 * 1000
 

@@ -1,9 +1,9 @@
 """What was answered to a create that may be repeated, for a day. The first answer is the one that is kept."""
 
-import sqlite3
 from dataclasses import dataclass
 
 from contract.errors import KeyReused
+from poold.ledger.driver import sqlite3
 from poold.ledger.repeats import KEPT_MS
 
 

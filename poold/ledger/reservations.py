@@ -6,7 +6,6 @@ opened the next one. So rows may come back that were released meanwhile elsewher
 which sandboxes still live, and never let an owner have too much.
 """
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from contract.errors import NoBook, PoolExhausted
 from contract.keys import Pools
 from poold.ledger import audit, repeats
+from poold.ledger.driver import sqlite3
 from poold.ledger.repeats import Repeat
 
 MAX_ROWS = 20_000  # of a book: so many fit into one request that opens it elsewhere

@@ -13,11 +13,11 @@ done. A sandbox's row goes first and its stream is noted as forgotten, then its 
 need: a daemon that dies in between goes on where it was.
 """
 
-import sqlite3
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 
 from poold.ledger import audit
+from poold.ledger.driver import sqlite3
 from poold.ledger.repeats import KEPT_MS
 
 DAY_MS = 24 * 3600 * 1000

@@ -1,10 +1,10 @@
 """The rules that an owner's sandboxes get where a request does not say."""
 
-import sqlite3
 from dataclasses import asdict
 
 from contract.models import RulesAsked
 from poold.ledger import audit
+from poold.ledger.driver import sqlite3
 
 
 def get(db: sqlite3.Connection, owner: str) -> RulesAsked:

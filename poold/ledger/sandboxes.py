@@ -1,6 +1,5 @@
 """Questions and changes about sandboxes. A change writes the state, its event and its audit row together."""
 
-import sqlite3
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -12,6 +11,7 @@ from contract.models import MAX_PUBLIC_PORTS, Rules, Sandbox, Shape
 from contract.network import Network, Within
 from contract.states import LIVE, Event, State, step
 from poold.ledger import audit, events, usage
+from poold.ledger.driver import sqlite3
 
 ENDED = (State.STOPPED, State.ERROR)
 

@@ -1,10 +1,11 @@
 """What agents did: one row for each call of a tool, or for a message with none."""
 
-import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
+
+from poold.ledger.driver import sqlite3
 
 COLUMNS = (
     "number, thought, tool, arguments, output, output_bytes, output_artifact, is_error, started_ms, ended_ms,"

@@ -4,7 +4,6 @@ What a task's host decided but has not done yet is in the row, too (`phase`, `en
 on from there.
 """
 
-import sqlite3
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -18,6 +17,7 @@ from contract.tasks import SHOWN_PROMPT_CHARS, Approvals, Caps, Loop, Task, Usag
 from poold.errors import NoRoomToQueue
 from poold.ledger import audit, events, questions
 from poold.ledger.connect import Connection
+from poold.ledger.driver import sqlite3
 
 KINDS = {
     TaskEvent.PLAN: "task.planning",

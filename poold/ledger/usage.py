@@ -1,11 +1,11 @@
 """What each owner used: one row for each time that a sandbox ran, the last one open while it runs."""
 
-import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
 from contract.errors import NotFound
 from contract.models import Sandbox
+from poold.ledger.driver import sqlite3
 
 
 @dataclass(frozen=True, slots=True)

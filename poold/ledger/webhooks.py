@@ -1,11 +1,11 @@
 """Who is to be told of the end of tasks: each delivery until somebody took it, or nobody will."""
 
-import sqlite3
 from dataclasses import dataclass
 
 import orjson
 
 from contract.tasks import Task
+from poold.ledger.driver import sqlite3
 
 
 @dataclass(frozen=True)

@@ -4,22 +4,22 @@ import asyncio
 import contextlib
 import os
 import queue
-import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from poold.errors import LedgerError, LedgerFull
+from poold.ledger import events
 from poold.ledger.connect import Connection
+from poold.ledger.driver import sqlite3
 
 Work = Callable[[sqlite3.Connection], Any]
 Write = tuple[Work, "asyncio.Future[Any]", bool]  # who is to be told, and whether it has to be on disk before
-Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
+Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None, bool]  # as in `Write`, with what came of it
 Observe = Callable[[float, int], None]
-Wake = Callable[[set[str]], None]
 
 MAX_GROUP = 256  # writes that share one commit; more would only make the first of them wait longer
 # After these SQLite may have taken the whole transaction back, so the whole group has to go.
@@ -32,17 +32,21 @@ class Committed:
     """What became of a group: told to the loop in one piece."""
 
     outcomes: list[Outcome]
-    touched: set[str]
+    touched: set[str]  # streams that have new events
+    newest: int  # the id of the newest of them; 0 if there is none
     took_s: float
 
 
-class Writer:
-    """Owns the writing connection from `start` until `stop`."""
+Settle = Callable[[Committed], None]
 
-    def __init__(self, path: Path, db: Connection, wake: Wake, observe: Observe | None) -> None:
+
+class Writer:
+    """Owns the writing connection from `start` until `stop`. What it committed is told by `settle`, in the loop."""
+
+    def __init__(self, path: Path, db: Connection, settle: Settle, observe: Observe | None) -> None:
         self._path = path
         self._db = db
-        self._wake = wake
+        self._settle = settle
         self._observe = observe
         self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
@@ -77,23 +81,26 @@ class Writer:
                     group.append(following)
             committed = self._commit(group)
             with contextlib.suppress(RuntimeError):  # the loop is gone, and so is everyone who waited
-                self._loop.call_soon_threadsafe(self._acknowledge, committed)
+                self._loop.call_soon_threadsafe(self._done, committed)
 
     def _commit(self, group: list[Write]) -> Committed:
         db = self._db
         db.touched = set()
+        newest = 0
         began = time.perf_counter()
         try:
             self._flush_when(any(durable for _, _, durable in group))
             # A savepoint for each write costs as much as the write: SQLite copies every page that it touches. So there
             # are some only in a group in which one failed half-way.
             outcomes = _together(db, group) or _apart(db, group)
+            if db.touched:
+                newest = events.newest_id(db)
             db.execute("COMMIT")
         except BaseException as error:
             with contextlib.suppress(sqlite3.Error):
                 db.take_back()
-            outcomes = [(done, None, self._fault(error)) for _, done, _ in group]
-        return Committed(outcomes, db.touched, time.perf_counter() - began)
+            outcomes = [(done, None, self._fault(error), durable) for _, done, durable in group]
+        return Committed(outcomes, db.touched, newest, time.perf_counter() - began)
 
     def _flush_when(self, durable: bool) -> None:
         """In a write-ahead log, a FULL commit is flushed to the disk and a NORMAL one is not."""
@@ -115,37 +122,40 @@ class Writer:
             return room.f_bavail * room.f_frsize < NO_ROOM_BYTES
         return False
 
-    def _acknowledge(self, committed: Committed) -> None:
-        """In the loop's thread: tell everyone of a group."""
-        for done, result, error in committed.outcomes:
-            if done.done():  # its caller was cancelled; the write is done all the same
-                continue
-            if error is None:
-                done.set_result(result)
-            else:
-                done.set_exception(error)
-                done.exception()  # a caller that was cancelled does not look any more
-        if committed.touched:
-            self._wake(committed.touched)
+    def _done(self, committed: Committed) -> None:
+        """In the loop's thread."""
+        self._settle(committed)
         if self._observe is not None:
             self._observe(committed.took_s, len(committed.outcomes))
+
+
+def acknowledge(outcomes: Iterable[Outcome]) -> None:
+    """Tell those who wait what came of their writes. In the loop's thread."""
+    for done, result, error, _ in outcomes:
+        if done.done():  # its caller was cancelled; the write is done all the same
+            continue
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+            done.exception()  # a caller that was cancelled does not look any more
 
 
 def _together(db: Connection, group: list[Write]) -> list[Outcome] | None:
     """Run all of a group in one transaction, or change nothing and return None: one failed half-way."""
     outcomes: list[Outcome] = []
     db.execute("BEGIN IMMEDIATE")
-    for work, done, _ in group:
+    for work, done, durable in group:
         changes = db.total_changes
         try:
-            outcomes.append((done, work(db), None))
+            outcomes.append((done, work(db), None, durable))
         except BaseException as error:
             if _is_shared(db, error):
                 raise
             if db.total_changes != changes:
                 db.take_back()
                 return None
-            outcomes.append((done, None, _translated(error)))  # refused before it changed anything
+            outcomes.append((done, None, _translated(error), durable))  # refused before it changed anything
     return outcomes
 
 
@@ -156,7 +166,7 @@ def _apart(db: Connection, group: list[Write]) -> list[Outcome]:
 
 
 def _in_savepoint(db: Connection, write: Write) -> Outcome:
-    work, done, _ = write
+    work, done, durable = write
     db.execute("SAVEPOINT one")
     try:
         result = work(db)
@@ -165,9 +175,9 @@ def _in_savepoint(db: Connection, write: Write) -> Outcome:
             raise
         db.take_back("ROLLBACK TO one")
         db.execute("RELEASE one")
-        return done, None, _translated(error)
+        return done, None, _translated(error), durable
     db.execute("RELEASE one")
-    return done, result, None
+    return done, result, None, durable
 
 
 def _is_shared(db: Connection, error: BaseException) -> bool:

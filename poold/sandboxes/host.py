@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
-from sqlite3 import Connection
 
 from contract.egress import Open
 from contract.errors import CapacityError, NotFound, NotMine, WarrenError, WrongState
@@ -16,6 +15,7 @@ from contract.network import Network
 from contract.states import Event, State
 from poold.errors import Draining, MachineDied
 from poold.ledger import sandboxes
+from poold.ledger.driver import Connection
 from poold.lifetimes import finish
 from poold.link import Guest
 from poold.sandboxes import operations, timeline

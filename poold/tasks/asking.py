@@ -2,11 +2,11 @@
 
 import contextlib
 from functools import partial
-from sqlite3 import Connection
 from typing import Any
 
 from contract.tasks import Waiting
 from poold.ledger import questions, tasks
+from poold.ledger.driver import Connection
 from poold.ledger.events import Event
 from poold.tasks.life import Life
 

@@ -5,7 +5,6 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from functools import partial
-from sqlite3 import Connection
 
 from contract.errors import BadField, CapacityError, NotFound, WarrenError
 from contract.ids import home_of, new_id
@@ -16,6 +15,7 @@ from contract.task_states import TaskEvent, TaskState
 from contract.tasks import Task
 from poold.errors import SandboxStopped
 from poold.ledger import tasks
+from poold.ledger.driver import Connection
 from poold.ledger.tasks import Row
 from poold.pool import OVERHEAD_MB, Pool
 from poold.tasks.life import OVER, Life

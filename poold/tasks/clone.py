@@ -2,13 +2,13 @@
 
 import asyncio
 from functools import partial
-from sqlite3 import Connection
 from typing import Any
 
 from contract.task_states import TaskEvent
 from contract.tasks import Task
 from poold.errors import GuestRefused
 from poold.ledger import tasks
+from poold.ledger.driver import Connection
 from poold.tasks.life import Life, ask
 from poold.tasks.means import Tools
 from poold.tasks.words import text_of

@@ -2,12 +2,12 @@
 
 import logging
 from functools import partial
-from sqlite3 import Connection
 from urllib.parse import urlencode
 
 from contract.errors import WarrenError
 from poold.errors import GuestRefused
 from poold.ledger import artifacts, steps
+from poold.ledger.driver import Connection
 from poold.tasks.errors import ArtifactTooLarge
 from poold.tasks.life import Life
 

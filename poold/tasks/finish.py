@@ -9,7 +9,6 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from sqlite3 import Connection
 from typing import Any
 
 from contract.errors import WarrenError
@@ -17,6 +16,7 @@ from contract.task_states import FINAL, TaskEvent, TaskState
 from contract.tasks import Task, Waiting
 from poold.errors import GuestRefused
 from poold.ledger import questions, tasks, webhooks
+from poold.ledger.driver import Connection
 from poold.ledger.tasks import Row
 from poold.tasks import keeping
 from poold.tasks.errors import ArchiveTooLarge, ArtifactTooLarge

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from sqlite3 import Connection
 from typing import Any
 
 import orjson
@@ -18,6 +17,7 @@ import orjson
 from contract.task_states import TaskEvent
 from contract.tasks import Waiting
 from poold.ledger import questions, steps, tasks
+from poold.ledger.driver import Connection
 from poold.ledger.tasks import Row
 from poold.link import DOTTED_KIND, Guest, GuestEvent, read_events
 from poold.tasks.judge import Capped, Spending, Verdict, judge, spending

@@ -5,7 +5,6 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from sqlite3 import Connection
 from urllib.parse import urlencode
 
 from contract.errors import BadField, CapacityError, NotFound, NotMine, WarrenError, WrongState
@@ -14,6 +13,7 @@ from contract.task_states import FINAL, TaskEvent, TaskState, step
 from contract.tasks import CreateTask, Input, Task
 from poold.errors import Draining, Exists
 from poold.ledger import artifacts, retention, tasks, webhooks
+from poold.ledger.driver import Connection
 from poold.ledger.tasks import Row
 from poold.lifetimes import finish
 from poold.link import FAR_AWAY

@@ -1,13 +1,12 @@
 """What a person says to a task, written down. The effect comes later, and surely."""
 
-from sqlite3 import Connection
-
 from contract.errors import BadField, WrongState
 from contract.models import Caller
 from contract.task_states import FINAL, TaskState
 from contract.tasks import ASKABLE, Input
 from poold.errors import NotPossible, NotWaiting
 from poold.ledger import questions, tasks
+from poold.ledger.driver import Connection
 from poold.ledger.questions import Question
 from poold.ledger.tasks import Row
 

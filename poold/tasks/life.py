@@ -5,7 +5,6 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from sqlite3 import Connection
 from typing import Any, TypeVar
 
 import orjson
@@ -16,6 +15,7 @@ from contract.states import State
 from contract.task_states import TaskEvent
 from poold.errors import GuestError
 from poold.ledger import tasks
+from poold.ledger.driver import Connection
 from poold.ledger.tasks import Row
 from poold.link import FAR_AWAY, Guest
 from poold.tasks.means import Tools

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from sqlite3 import Connection
 from typing import TypeVar
 
 from poold.config import TasksConfig
 from poold.ledger import Ledger
+from poold.ledger.driver import Connection
 from poold.metrics import Metrics
 from poold.sandboxes import Means, Sandboxes
 from poold.tasks.artifacts import Artifacts

@@ -10,7 +10,6 @@ has no ledger must, and `ledger_vs_inserts` against one that is told the numbers
 import asyncio
 import contextlib
 import os
-import sqlite3
 import statistics
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from contract.models import Rules, Sandbox, Shape
 from contract.states import Event, State
 from poold.ledger import Ledger, events, sandboxes
 from poold.ledger.connect import grow_log, open_writer
+from poold.ledger.driver import sqlite3
 from poold.ledger.migrate import migrate
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import sqlite3
 import ssl
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from poold.ledger.driver import sqlite3
 from tests.bench.host import IMAGES, ROOT
 from tests.cluster.net import Net, open_net
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import sqlite3
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from poold.ledger.driver import sqlite3
 from poold.ledger.migrate import migrations
 from tests.bench.host import Host
 from tests.vm import traces

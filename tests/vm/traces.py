@@ -2,12 +2,12 @@
 
 import contextlib
 import os
-import sqlite3
 import subprocess
 from pathlib import Path
 
 from poold import processes
 from poold.egress.forks import UID_OFFSET
+from poold.ledger.driver import sqlite3
 
 
 def ledger_machine(state: Path, sandbox_id: str) -> str:

@@ -5,7 +5,6 @@ python -m tests.unit.ledger.doomed_writer PATH
 
 import asyncio
 import os
-import sqlite3
 import sys
 from itertools import count
 from pathlib import Path
@@ -14,6 +13,7 @@ import uvloop
 
 from contract.states import Event
 from poold.ledger import Ledger, events, sandboxes
+from poold.ledger.driver import sqlite3
 from tests.unit.ledger.rows import box
 
 WRITERS = 8

@@ -1,11 +1,11 @@
 """Ledgers in memory and sandboxes to put in them."""
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from contract.models import Rules, Sandbox, Shape
 from contract.states import State
+from poold.ledger.driver import sqlite3
 from poold.ledger.migrate import migrate
 
 SHAPE = Shape("host", 1, 256, 1024)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from poold.ledger import audit
 from poold.ledger.audit import Entry, Head
 from poold.ledger.connect import open_reader, open_writer
+from poold.ledger.driver import sqlite3
 from poold.ledger.migrate import migrate
 from tests.unit.ledger.rows import count, memory
 

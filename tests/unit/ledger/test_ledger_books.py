@@ -1,6 +1,5 @@
 """Books: never over the limit, nothing lost when one moves, and the same key gets the same id for a day."""
 
-import sqlite3
 from contextlib import ExitStack
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from contract.errors import KeyReused, NoBook, PoolExhausted
 from contract.keys import Pools
 from poold.ledger import audit, care, repeats, reservations
+from poold.ledger.driver import sqlite3
 from poold.ledger.repeats import KEPT_MS, Repeat
 from poold.ledger.reservations import Key, Reservation, Reserved
 from tests.unit.ledger.rows import memory

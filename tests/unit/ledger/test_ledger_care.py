@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import sqlite3
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from contract.states import Event
 from poold.errors import LedgerError
 from poold.ledger import Ledger, audit, care, events, sandboxes
 from poold.ledger.connect import open_reader
+from poold.ledger.driver import sqlite3
 from tests.unit.ledger.rows import box, memory
 
 

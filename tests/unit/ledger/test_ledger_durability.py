@@ -5,7 +5,6 @@ import contextlib
 import os
 import random
 import shutil
-import sqlite3
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 from poold.errors import LedgerFull
 from poold.ledger import Ledger, audit, care, events
 from poold.ledger.connect import LOG_BYTES, open_reader, open_writer
+from poold.ledger.driver import sqlite3
 from poold.ledger.migrate import migrate
 from tests.unit.ledger.rows import box, count
 

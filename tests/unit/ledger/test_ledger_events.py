@@ -1,7 +1,6 @@
 """Streams of events: no gap, no duplicate, whatever fails beside them; and followers see all of it in order."""
 
 import asyncio
-import sqlite3
 from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from poold.errors import LedgerError
 from poold.ledger import Ledger, care, events
+from poold.ledger.driver import sqlite3
 from poold.ledger.events import Event, Page
 from poold.ledger.follow import BATCH, BATCH_BYTES, Followers
 from tests.unit.ledger.rows import count, memory

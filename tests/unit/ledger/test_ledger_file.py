@@ -1,7 +1,7 @@
 """The ledger: what was acknowledged is on disk, and one write's failure is nobody else's."""
 
 import asyncio
-import sqlite3
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from poold.errors import LedgerError
-from poold.ledger import Ledger, sandboxes
+from poold.ledger import Ledger, driver, sandboxes
+from poold.ledger.driver import must_be_new, sqlite3
 from poold.ledger.readers import READERS
 from tests.unit.ledger.rows import box, count
 
@@ -179,3 +180,17 @@ async def test_a_long_question_holds_up_no_short_one(tmp_path: Path) -> None:
         assert await ledger.read(count) == 0
         go_on.set()
         assert all(await asyncio.gather(*long))
+
+
+def test_a_sqlite_that_can_corrupt_the_ledger_is_refused() -> None:
+    must_be_new()
+    with pytest.raises(LedgerError, match=r"3\.51\.2.*pysqlite3"):
+        must_be_new((3, 51, 2))
+
+
+def test_nobody_reaches_a_ledger_past_the_driver() -> None:
+    """SQLite of the standard library is another one, and may be the one with the bug."""
+    folder = Path(driver.__file__).parents[1]
+    past = re.compile(r"^\s*(import sqlite3|from sqlite3 import|import pysqlite3|from pysqlite3)", re.MULTILINE)
+    found = {path.name for path in folder.rglob("*.py") if past.search(path.read_text())}
+    assert found == {"driver.py"}

@@ -1,6 +1,5 @@
 """Lists of sandboxes: by owner, state, image and metadata, in pages whose cursor any host understands."""
 
-import sqlite3
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from contract.models import Sandbox
 from contract.states import State
 from poold.ledger import sandboxes
+from poold.ledger.driver import sqlite3
 from tests.unit.ledger.rows import SHAPE, box, memory
 
 # Quotes and backslashes have a meaning in JSON, percent signs and dots in paths and patterns.

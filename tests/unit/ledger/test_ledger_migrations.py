@@ -1,6 +1,5 @@
 """A file that an older program wrote is brought forward with its rows; a newer one is refused and left alone."""
 
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from contract.states import Event, State
 from poold.errors import LedgerError
 from poold.ledger import Ledger, audit, care, events, sandboxes, usage
 from poold.ledger.connect import open_reader
+from poold.ledger.driver import sqlite3
 from poold.ledger.migrate import migrate, migrations
 from tests.unit.ledger.rows import box, count, memory
 

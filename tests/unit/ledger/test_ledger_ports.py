@@ -1,6 +1,5 @@
 """Public ports: written with their event and audit row, each once, and not for a sandbox that has ended."""
 
-import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -11,6 +10,7 @@ from contract.errors import BadField, WrongState
 from contract.models import MAX_PUBLIC_PORTS
 from contract.states import Event
 from poold.ledger import audit, events, sandboxes
+from poold.ledger.driver import sqlite3
 from tests.unit.ledger.rows import box, memory
 
 

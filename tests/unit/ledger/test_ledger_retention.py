@@ -1,6 +1,5 @@
 """Retention: what is young stays, what is old goes, in small steps, and the chain that is left verifies."""
 
-import sqlite3
 from dataclasses import asdict
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from contract.errors import NotFound
 from contract.states import Event
 from poold.ledger import audit, care, events, repeats, replies, reservations, retention, sandboxes, usage
+from poold.ledger.driver import sqlite3
 from poold.ledger.retention import DAY_MS, Keep, Swept, cut, sweep
 from tests.unit.ledger.rows import box, count, memory
 

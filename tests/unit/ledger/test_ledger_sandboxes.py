@@ -1,7 +1,6 @@
 """Sandboxes in the ledger: a move follows the table, and writes state, event, audit row and usage together."""
 
 import contextlib
-import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -12,6 +11,7 @@ from contract.errors import NotFound, WrongState
 from contract.models import Rules, RulesAsked, Sandbox
 from contract.states import LIVE, TRANSITIONS, Event, State
 from poold.ledger import audit, events, rules, sandboxes, usage
+from poold.ledger.driver import sqlite3
 from tests.unit.ledger.rows import box, count, memory
 
 

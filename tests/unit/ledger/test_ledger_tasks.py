@@ -1,6 +1,5 @@
 """Tasks in the ledger: state, event and audit row together; what was decided outlives whoever decided it."""
 
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from contract.task_states import TaskEvent, TaskState
 from contract.tasks import Approvals, Caps, Loop, Task, Waiting
 from poold.errors import NoRoomToQueue
 from poold.ledger import Ledger, artifacts, audit, care, events, questions, retention, steps, tasks, webhooks
+from poold.ledger.driver import sqlite3
 from poold.ledger.tasks import Row
 from tests.unit.ledger.rows import count, memory
 

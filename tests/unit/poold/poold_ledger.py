@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 from poold.ledger import Ledger
+from poold.ledger.driver import sqlite3
 from tests.unit.poold.poold_host import LIMIT_S
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import sqlite3
 import stat
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from poold.errors import LedgerFull
 from poold.images import Images
 from poold.ledger import Ledger, sandboxes
+from poold.ledger.driver import sqlite3
 from poold.pressure import Pressure
 from tests.unit.poold.poold_fake_engine import FakeEngine
 from tests.unit.poold.poold_host import MACHINE_MB, SLOTS, Host, open_host

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from sqlite3 import Connection
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from contract.egress import Row
 from poold.errors import LedgerFull
 from poold.ledger import events, sandboxes
+from poold.ledger.driver import Connection
 from poold.metrics import Metrics
 from poold.sandboxes import Connections
 from tests.unit.ledger.rows import box, memory

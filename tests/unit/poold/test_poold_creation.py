@@ -1,12 +1,12 @@
 """A creation that fails or is cancelled at any step leaves no machine, no slot and no memory behind."""
 
 import asyncio
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from contract.models import CreateSandbox, ShapeLimits
+from poold.ledger.driver import sqlite3
 from poold.pool import Pool
 from tests.unit.poold.poold_fake_guest import refusal
 from tests.unit.poold.poold_host import LIMIT_S, SLOTS, Host, open_host

@@ -1,12 +1,12 @@
 """The end of a sandbox when the host is in trouble itself: nothing is forgotten, and nobody else is harmed."""
 
 import asyncio
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from contract.errors import CapacityError
+from poold.ledger.driver import sqlite3
 from tests.unit.poold.poold_host import SLOTS, Host, open_host
 from tests.unit.poold.poold_ledger import held, refusing
 from tests.unit.poold.poold_states import NOTHING, assert_paused, in_use, pause, resume

@@ -1,12 +1,12 @@
 """Pausing and resuming, broken at each step by an error, by a cancellation and by the machine's death."""
 
 import asyncio
-import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from poold.ledger.driver import sqlite3
 from tests.unit.poold.poold_fake_guest import FakeGuest, refusal
 from tests.unit.poold.poold_host import LIMIT_S, Host, Reply, open_host
 from tests.unit.poold.poold_states import (

@@ -1,0 +1,130 @@
+"""Holding back what was committed until the replica has it.
+
+A call of `Replication.cover` returns when all that was committed before it began is in the replica. One is under way at
+a time; what is committed meanwhile is collected for the next. So a commit waits for two of them at most, and any number
+of commits share one.
+
+Where acknowledgements wait for the replica (`holds`), nobody is told of what it does not have: neither who wrote, nor
+who follows, and a follower who reads for another reason reads no further than the replica has got (`events`). A write
+that need not be durable is acknowledged at its commit all the same; its events wait.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from poold.errors import LedgerError
+from poold.ledger.events import NEWEST
+from poold.ledger.writer import Committed, acknowledge
+from poold.lifetimes import beside, finish
+
+BEGIN_S = 60.0  # so long a store may be away when the daemon starts
+END_S = 10.0  # and so long when it stops
+RELAXED_S = 1.0  # between two of them where nobody waits for them
+
+
+@dataclass(frozen=True)
+class Replication:
+    """The way to a replica. `cover` goes on trying for as long as it takes, and raises nothing of its own."""
+
+    cover: Callable[[], Awaitable[None]]
+    holds: bool  # acknowledgements wait for it
+    why: Callable[[], str] = lambda: "it does not answer"  # it takes so long
+
+
+class Covering:
+    """What is committed and not yet told. All of it happens in the loop's thread."""
+
+    def __init__(self, replication: Replication, wake: Callable[[set[str]], None]) -> None:
+        self._replication = replication
+        self._wake = wake
+        self._collected: list[tuple[float, Committed]] = []
+        self._under_way: list[tuple[float, Committed]] = []
+        self._more = asyncio.Event()
+        self._events = 0
+
+    @property
+    def events(self) -> int:
+        """Followers are told up to this id."""
+        return self._events if self._replication.holds else NEWEST
+
+    @property
+    def lag_s(self) -> float:
+        """For how long the oldest commit waits that the replica may not have; 0 if it has all."""
+        oldest = next(chain(self._under_way, self._collected), None)
+        return 0.0 if oldest is None else time.monotonic() - oldest[0]
+
+    def add(self, committed: Committed) -> None:
+        """A group was committed."""
+        if self._replication.holds:
+            acknowledge(outcome for outcome in committed.outcomes if not outcome[-1])
+            committed = replace(committed, outcomes=[outcome for outcome in committed.outcomes if outcome[-1]])
+        else:
+            _tell(committed, self._wake)
+            committed = replace(committed, outcomes=[], touched=set())
+        self._collected.append((time.monotonic(), committed))
+        self._more.set()
+
+    @contextlib.asynccontextmanager
+    async def running(self, newest: int) -> AsyncIterator[None]:
+        """Cover what is committed during the block. `newest` is the id of the newest event before it.
+
+        What was there before is covered first; if acknowledgements wait for the replica, so does this. Leave the block
+        after the last commit: what the replica does not get in time fails then.
+        """
+        self.add(Committed([], set(), newest, 0.0))
+        if self._replication.holds:
+            await self._begin()
+        try:
+            async with beside(self._keep()):
+                yield
+        finally:
+            await finish(self._end())
+
+    async def _begin(self) -> None:
+        try:
+            async with asyncio.timeout(BEGIN_S):
+                await self._once()
+        except TimeoutError:
+            hint = f"the store did not take it within {BEGIN_S:.0f} s: {self._replication.why()}"
+            raise LedgerError("replicating", "the ledger", hint=hint) from None
+
+    async def _keep(self) -> None:
+        while True:
+            await self._more.wait()
+            await self._once()
+            if not self._replication.holds:
+                await asyncio.sleep(RELAXED_S)
+
+    async def _once(self) -> None:
+        self._more.clear()
+        self._under_way, self._collected = self._under_way + self._collected, []
+        await self._replication.cover()
+        covered, self._under_way = self._under_way, []
+        for _, committed in covered:
+            self._events = max(self._events, committed.newest)
+            _tell(committed, self._wake)
+
+    async def _end(self) -> None:
+        """Cover what is left, but do not wait for ever."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                while self._under_way or self._collected:
+                    await self._once()
+        for _, committed in (*self._under_way, *self._collected):
+            acknowledge((done, None, error or _unknown(), durable) for done, _, error, durable in committed.outcomes)
+        self._under_way, self._collected = [], []
+
+
+def _tell(committed: Committed, wake: Callable[[set[str]], None]) -> None:
+    acknowledge(committed.outcomes)
+    if committed.touched:
+        wake(committed.touched)
+
+
+def _unknown() -> LedgerError:
+    hint = "the ledger was closed before the store had it; it is on this host's disk, and counts if this host goes on"
+    return LedgerError("replicating", "a write", hint=hint)
