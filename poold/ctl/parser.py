@@ -216,7 +216,9 @@ def _records(top: Group) -> None:
         "--from", dest="where", metavar="WHERE", help="FOLDER or s3://BUCKET/PREFIX/ledger/HOST/EPOCH (this host's)"
     )
     restore.add_argument("--to", metavar="FILE", help="one that does not exist yet")
-    restore.add_argument("--verify", action="store_true", help="look whether there could be one; without --to nothing is kept")
+    restore.add_argument(
+        "--verify", action="store_true", help="look whether there could be one; without --to nothing is kept"
+    )
 
 
 def _drain(top: Group) -> None:

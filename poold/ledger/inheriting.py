@@ -8,7 +8,6 @@ Audit rows get new numbers in this ledger's chain; where they stood in the other
 other chain ended is in `takeovers`, so that the replica that stays in the store can be checked against it.
 """
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from contract.states import Event, State
 from poold.ledger import audit, repeats, sandboxes
 from poold.ledger.connect import Connection
+from poold.ledger.driver import sqlite3
 from poold.ledger.repeats import Repeat
 
 BATCH = 50  # of those that have ended: so many in one transaction

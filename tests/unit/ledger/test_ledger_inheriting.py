@@ -1,6 +1,5 @@
 """A lost host's ledger is taken in: everything once, under the same numbers, whoever is cut short on the way."""
 
-import sqlite3
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from contract.states import Event, State
 from contract.task_states import TaskEvent, TaskState
 from poold.ledger import audit, care, events, inheriting, sandboxes, tasks
+from poold.ledger.driver import sqlite3
 from poold.ledger.inheriting import Lost
 from poold.ledger.repeats import Repeat, find, merge
 from tests.unit.ledger.rows import box, count, memory
