@@ -1,4 +1,4 @@
-"""A host is lost, and another carries its tasks on: from its ledger as the store has it, and from what is sealed there."""
+"""A host is lost, and another carries its tasks on: from its ledger in the store, and from what is sealed there."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -104,13 +104,18 @@ async def test_a_task_whose_secrets_cannot_be_read_ends_and_says_why() -> None:
 
 
 async def test_taken_over_twice_is_taken_over_once() -> None:
-    async with a_folder() as one, a_folder() as two, an_escrow(two / "shared") as escrow:
-        async with a_lost_task(one, escrow, "run true") as (ledger, task), open_stage(two) as stage:
-            use(stage, escrow)
-            first = await take(stage, ledger, two)
-            assert await take(stage, ledger, two) == first
-            assert (await stage.ended(task))["state"] == "completed"
-            assert not list((two / "takeovers").iterdir())
+    async with (
+        a_folder() as one,
+        a_folder() as two,
+        an_escrow(two / "shared") as escrow,
+        a_lost_task(one, escrow, "run true") as (ledger, task),
+        open_stage(two) as stage,
+    ):
+        use(stage, escrow)
+        first = await take(stage, ledger, two)
+        assert await take(stage, ledger, two) == first
+        assert (await stage.ended(task))["state"] == "completed"
+        assert not list((two / "takeovers").iterdir())
 
 
 @pytest.mark.parametrize("epochs", [(), (2,)])
