@@ -66,6 +66,11 @@ class Pki:
         return self.folder / "tickets.pub"
 
     @property
+    def seal(self) -> Path:
+        """With what hosts of a cluster seal what they put into the store for each other."""
+        return self.folder / "seal.key"
+
+    @property
     def has_certificates(self) -> bool:
         return all(path.is_file() for path in (self.ca, self.certificate, self.key))
 

@@ -28,6 +28,7 @@ from poold.engines.qemu import QemuEngine
 from poold.engines.qemu.accel import UNTRIED, find_accel
 from poold.errors import ConfigError, HostFault, NetError
 from poold.images import HostImages, Images
+from poold.lease.members import Lost
 from poold.ledger import Ledger, sandboxes
 from poold.lifetimes import finish
 from poold.metrics import Metrics
@@ -38,11 +39,14 @@ from poold.pool import Outfit, Places, Pool, Slots
 from poold.pressure import Threshold, Thresholds
 from poold.registry import Registry
 from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources
+from poold.seal import Seal
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
 from poold.store.opening import Shared
 from poold.strain import Watch
+from poold.takeover import Carrying, Heir, newest
 from poold.tasks import Tasks, Tools
+from poold.tasks.escrow import Escrow
 from poold.tasks.posting import Ways, post
 from poold.tasks.prices import read_prices
 from poold.upkeep import upkeep
@@ -76,8 +80,9 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
     """Serve until `stop` is set. `ready` is called once requests are answered. Running sandboxes outlive this."""
     metrics = Metrics()
     clients = await asyncio.to_thread(_clients, config)
+    carrying = Carrying()
     async with (
-        joined(config, metrics, stop) as cluster,
+        joined(config, metrics, stop, restore=partial(_restore, config), take_over=carrying.take_over) as cluster,
         open_ledger(config, metrics, sources.now_ms, epoch=cluster.epoch) as opened,
         _ground(config, opened.ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
         _proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources) as proxies,
@@ -107,7 +112,8 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
             keys = None if config.pki is None else config.pki.tickets
             tickets = Tickets(config.name, keys, now_ms=sources.now_ms)
             refusals = Refusals(ledger, metrics, now_ms=sources.now_ms)
-            async with _tasks(config, means, host).running() as tasks:
+            async with _tasks(config, means, host, await _escrow(config, cluster.shared)).running() as tasks:
+                carrying.begin(_heir(config, means, host, tasks))
                 found = Services(
                     host,
                     pool,
@@ -136,10 +142,10 @@ async def _serve(config: Config, found: Services, stop: asyncio.Event, ready: Ca
         log.info("stopping")
 
 
-def _tasks(config: Config, means: Means, host: Sandboxes) -> Tasks:
+def _tasks(config: Config, means: Means, host: Sandboxes, escrow: Escrow | None) -> Tasks:
     prices = read_prices(config.tasks.prices)
     image = config.default_image
-    tools = Tools.make(means, host, config.tasks, prices, state_dir=config.state_dir, image=image)
+    tools = Tools.make(means, host, config.tasks, prices, state_dir=config.state_dir, image=image, escrow=escrow)
     network = means.network
     ways = Ways(
         HostResolver().resolve,
@@ -149,6 +155,32 @@ def _tasks(config: Config, means: Means, host: Sandboxes) -> Tasks:
         private_nets=network.private_nets,
     )
     return Tasks(tools, partial(post, ways), random.random)
+
+
+async def _escrow(config: Config, shared: Shared | None) -> Escrow | None:
+    """Where other hosts of the cluster find the secrets of our tasks, if we are lost."""
+    if shared is None:
+        return None
+    if config.pki is None or not config.pki.seal.exists():
+        log.warning("there is no seal.key in POOLD_PKI: tasks of this host end with it, and it takes none over")
+        return None
+    return Escrow(shared.store, Seal(await asyncio.to_thread(config.pki.seal.read_bytes)), shared.cluster)
+
+
+def _heir(config: Config, means: Means, host: Sandboxes, tasks: Tasks) -> Heir:
+    async def go_on(kind: str, one: str) -> None:
+        if kind == "task":
+            await tasks.adopt(one)
+        else:
+            host.wait_for(await host.get(one))
+
+    return Heir(means.ledger, config.state_dir / "takeovers", partial(newest, config), go_on, means.sources.now_ms)
+
+
+async def _restore(config: Config, lost: Lost) -> None:
+    """This host's own ledger, from the store: its disk has another, or none."""
+    if await newest(config, lost, config.ledger_path) is None:
+        log.warning("there is no replica of this host's ledger: it begins with an empty one")
 
 
 async def stop_all(config: Config, sources: Sources) -> None:

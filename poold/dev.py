@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -281,7 +282,8 @@ def prepare() -> None:
         _ctl("pki", "init", str(CA))
     for name in BASE_UIDS:
         (FOLDER / name / "pki").mkdir(parents=True, exist_ok=True)
-        (FOLDER / name / "pki" / "tickets.pub").write_bytes((CA / "tickets.pub").read_bytes())
+        for file in [*CA.glob("tickets.pub"), *CA.glob("seal.key")]:
+            shutil.copy2(file, FOLDER / name / "pki" / file.name)  # with who may read it
     if not (FOLDER / "gateway-pki").exists():
         _ctl("pki", "issue", str(CA), "gateway", "local", "--out", str(FOLDER / "gateway-pki"))
     if not KEY.exists():

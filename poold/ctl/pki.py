@@ -1,7 +1,8 @@
 """`pooldctl pki`: the cluster's own authority, and the folders that hosts and gateways are given. Needs no poold.
 
-An authority's folder has `ca.pem`, `ca.key`, `tickets.key` and `tickets.pub`. A host's has `ca.pem`, `host.pem`,
-`host.key` and `tickets.pub`; a gateway's has `gateway.pem`, `gateway.key`, and `tickets.key` too.
+An authority's folder has `ca.pem`, `ca.key`, `tickets.key`, `tickets.pub` and `seal.key`. A host's has `ca.pem`,
+`host.pem`, `host.key`, `tickets.pub` and `seal.key`; a gateway's has `ca.pem`, `gateway.pem`, `gateway.key` and both of
+the tickets' keys.
 """
 
 import errno
@@ -10,7 +11,7 @@ from typing import Any
 
 from contract.identity import Identity, Kind
 from contract.tickets import public_pems
-from poold import files, pki
+from poold import files, pki, seal
 from poold.ctl import errors
 from poold.ctl.context import Context
 from poold.ctl.pki_facts import find_kind, folder_facts
@@ -21,6 +22,7 @@ from warren_console.output import moment
 
 CA, CA_KEY = "ca.pem", "ca.key"
 TICKETS, TICKETS_PUBLIC = "tickets.key", "tickets.pub"
+SEAL = "seal.key"
 Files = dict[str, tuple[bytes, int]]
 
 
@@ -37,6 +39,7 @@ def init(context: Context) -> int:
                 CA_KEY: (pair.key, files.PRIVATE),
                 TICKETS: (tickets, files.PRIVATE),
                 TICKETS_PUBLIC: (pki.ticket_public(tickets), files.OPEN),
+                SEAL: (seal.new_key(), files.PRIVATE),
             },
         )
     return _tell(context, folder, "made")
@@ -134,7 +137,16 @@ def _shared(source: Path, kind: Kind) -> Files:
     shared = {name: ((source / name).read_bytes(), files.OPEN) for name in (CA, TICKETS_PUBLIC)}
     if kind is Kind.GATEWAY:
         shared[TICKETS] = ((source / TICKETS).read_bytes(), files.PRIVATE)
+    else:
+        shared[SEAL] = (_seal_key(source), files.PRIVATE)
     return shared
+
+
+def _seal_key(source: Path) -> bytes:
+    """That of the authority. One that was made before there were such keys gets its own now."""
+    if not (source / SEAL).exists():
+        files.put(source / SEAL, seal.new_key(), files.PRIVATE)
+    return (source / SEAL).read_bytes()
 
 
 def _own(kind: Kind, made: pki.Pair) -> Files:

@@ -11,7 +11,7 @@ that was computed anew.
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -109,6 +109,11 @@ def add(db: sqlite3.Connection, entry: Entry) -> int:
         (*row, _hash(last.hash, row)),
     )
     return row[0]
+
+
+def moved(entry: Entry, of: Mapping[str, Any]) -> Entry:
+    """The row of another ledger as it is to stand in this one, with where it stood there."""
+    return replace(entry, seq=0, detail={**entry.detail, "of": dict(of)})
 
 
 def head(db: sqlite3.Connection) -> Head:

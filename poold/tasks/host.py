@@ -15,10 +15,12 @@ from contract.tasks import CreateTask, Input, Task
 from poold.errors import Draining, Exists
 from poold.ledger import artifacts, retention, tasks, webhooks
 from poold.ledger.driver import Connection
-from poold.ledger.tasks import Row
+from poold.ledger.tasks import DONE, Row
 from poold.lifetimes import finish
 from poold.link import FAR_AWAY
 from poold.sandboxes.turns import Turns
+from poold.seal import Broken
+from poold.store.errors import Corrupt, NoObject
 from poold.tasks import inputs, keeping
 from poold.tasks.errors import NoArtifact
 from poold.tasks.life import Life
@@ -105,9 +107,10 @@ class Tasks:
             await asyncio.to_thread(self.tools.keep_secrets, row.id, kept)
             add = partial(tasks.add, row=row, queue=self.tools.config.queue, request=caller.request)
             try:
+                await self.tools.share_secrets(row.id, kept)
                 await self.tools.write(add)
             except BaseException:
-                await asyncio.to_thread(self.tools.vault.remove, row.id)
+                await self.tools.forget_secrets(row.id)
                 self._fresh.discard(row.id)
                 raise
         self._begin(row)
@@ -117,6 +120,29 @@ class Tasks:
         state = (await self.tools.read(partial(tasks.states, ids=[task_id])))[task_id]
         if state is not None:
             raise Exists(f"task {task_id} was created before, and is {state}", task=task_id, state=state)
+
+    async def adopt(self, task_id: str) -> None:
+        """Go on with a task that has come from a host that is lost, with its secrets. What is over stays so."""
+        row = await self._row(task_id)
+        if row.task.phase == DONE or task_id in self._lives:
+            return
+        self._fresh.add(task_id)
+        problem = await self._inherit_secrets(task_id)
+        if problem is not None:
+            told = f"its host is lost, and its secrets cannot be read here: {problem}"
+            await Life(self.tools, row).fail("host_lost", told)
+        self._begin(await self._row(task_id))
+
+    async def _inherit_secrets(self, task_id: str) -> str | None:
+        """What is wrong with them, if that will not change. Raises if the store cannot be read now."""
+        if self.tools.escrow is None:
+            return "this host has no seal.key in POOLD_PKI"
+        try:
+            kept = await self.tools.escrow.get(task_id)
+        except (Broken, Corrupt, NoObject) as error:
+            return error.message
+        await asyncio.to_thread(self.tools.keep_secrets, task_id, kept)
+        return None
 
     async def get(self, task_id: str) -> Task:
         return (await self._row(task_id)).task
@@ -280,7 +306,8 @@ class Tasks:
 
     async def _sweep(self) -> None:
         needed = await self.tools.read(partial(_needed, since_ms=self.tools.now_ms() - RETRY_MS))
-        await finish(asyncio.to_thread(self.tools.vault.sweep, _Either(needed, self._fresh)))
+        for task_id in await finish(asyncio.to_thread(self.tools.vault.sweep, _Either(needed, self._fresh))):
+            await self.tools.forget_secrets(task_id)
         self._fresh -= needed | self._stale  # what was fresh the last time is a task by now, or never will be
         self._stale = set(self._fresh)
         while forgotten := await self.tools.read(retention.forgotten_files):

@@ -1,5 +1,6 @@
 """What the lives of tasks work with."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from poold.metrics import Metrics
 from poold.sandboxes import Means, Sandboxes
 from poold.tasks.artifacts import Artifacts
 from poold.tasks.errors import translated
+from poold.tasks.escrow import Escrow
 from poold.tasks.prices import Prices, Tokens
 from poold.tasks.queue import Queue
 from poold.tasks.vault import Kept, Vault
@@ -31,13 +33,22 @@ class Tools:
     prices: Prices
     queue: Queue
     default_image: str
+    escrow: Escrow | None = None  # for hosts that would have to go on with our tasks
 
     @classmethod
     def make(
-        cls, means: Means, sandboxes: Sandboxes, config: TasksConfig, prices: Prices, *, state_dir: Path, image: str
+        cls,
+        means: Means,
+        sandboxes: Sandboxes,
+        config: TasksConfig,
+        prices: Prices,
+        *,
+        state_dir: Path,
+        image: str,
+        escrow: Escrow | None = None,
     ) -> "Tools":
         vault, artifacts = Vault(state_dir / "tasks"), Artifacts(config.store / "tasks", is_shared=config.is_shared)
-        return cls(means, sandboxes, config, vault, artifacts, prices, Queue(), image)
+        return cls(means, sandboxes, config, vault, artifacts, prices, Queue(), image, escrow)
 
     @property
     def ledger(self) -> Ledger:
@@ -70,6 +81,18 @@ class Tools:
         """Blocks."""
         with translated("keeping the secrets of", Path(task_id)):
             self.vault.put(task_id, kept)
+
+    async def share_secrets(self, task_id: str, kept: Kept) -> None:
+        """For whoever would have to go on with the task, if this host were lost."""
+        if self.escrow is not None:
+            await self.escrow.put(task_id, kept)
+
+    async def forget_secrets(self, task_id: str) -> None:
+        """Succeeds if there are none."""
+        with translated("removing the secrets of", Path(task_id)):
+            await asyncio.to_thread(self.vault.remove, task_id)
+        if self.escrow is not None:
+            await self.escrow.remove(task_id)
 
     def price(self, model: str | None, used: Mapping[str, int]) -> float | None:
         """What an agent that tells no dollars has spent, by the operator's prices."""

@@ -23,8 +23,8 @@ from warren_console.output import Output
 
 DAY_MS = 24 * 3600 * 1000
 SHARED_FILES = {"ca.pem": 0o644, "tickets.pub": 0o644}
-AUTHORITY_FILES = {**SHARED_FILES, "ca.key": 0o600, "tickets.key": 0o600}
-HOST_FILES = {**SHARED_FILES, "host.pem": 0o644, "host.key": 0o600}
+AUTHORITY_FILES = {**SHARED_FILES, "ca.key": 0o600, "tickets.key": 0o600, "seal.key": 0o600}
+HOST_FILES = {**SHARED_FILES, "host.pem": 0o644, "host.key": 0o600, "seal.key": 0o600}
 GATEWAY_FILES = {**SHARED_FILES, "gateway.pem": 0o644, "gateway.key": 0o600, "tickets.key": 0o600}
 
 
@@ -50,7 +50,7 @@ class TestFolders:
         ):
             assert modes(folder) == wanted
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-            keys = [path.read_bytes() for path in folder.glob("*.key")]
+            keys = [path.read_bytes() for path in folder.glob("*.key") if path.name != "seal.key"]
             assert all(key.startswith(b"-----BEGIN PRIVATE KEY-----") for key in keys)  # PKCS#8
 
     def test_the_real_command_makes_them_and_says_until_when(self, ctl: Ctl, folder: Path) -> None:
@@ -118,7 +118,7 @@ class TestFolders:
         self, cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         before = sorted(folder.iterdir())
-        for failing in range(5):  # four files, then their folder
+        for failing in range(6):  # five files, then their folder
             with failing_sync(monkeypatch, failing), pytest.raises(CtlError, match="No space left"):
                 cluster.do("pki", "issue", cluster.ca, "host", "b", "--address", "b", "--out", folder / "b")
             assert sorted(folder.iterdir()) == before
@@ -181,6 +181,20 @@ class TestRenew:
                 cluster.renew(cluster.host)
             assert set(modes(cluster.host)) == set(HOST_FILES)
             assert cluster.renew(cluster.host)["problems"] == []
+
+
+class TestSeal:
+    def test_hosts_of_one_authority_have_one_key_and_gateways_have_none(self, cluster: Cluster, folder: Path) -> None:
+        cluster.do("pki", "issue", cluster.ca, "host", "b", "--address", "b", "--out", folder / "b")
+        keys = {(each / "seal.key").read_bytes() for each in (cluster.ca, cluster.host, folder / "b")}
+        assert len(keys) == 1
+        assert not (cluster.gateway / "seal.key").exists()
+
+    def test_an_authority_from_before_gets_one_with_its_next_host(self, cluster: Cluster) -> None:
+        for each in (cluster.ca, cluster.host):
+            (each / "seal.key").unlink()
+        cluster.renew(cluster.host)
+        assert (cluster.host / "seal.key").read_bytes() == (cluster.ca / "seal.key").read_bytes()
 
 
 class TestTickets:

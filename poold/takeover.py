@@ -1,0 +1,114 @@
+"""A lost host's work is carried on here: its ledger is made from the replica in the store and taken into this one.
+
+Each step may be done again, by this host or by whoever takes this one over: what is here already is passed over. Those
+that are not over come first, and go on while the rest, which only has to be found again, is still being taken in.
+"""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from poold.config import Config
+from poold.lease.members import Lost
+from poold.ledger import Ledger, audit, care, inheriting
+from poold.ledger.connect import open_reader
+from poold.ledger.driver import sqlite3
+from poold.ledger.inheriting import Former
+from poold.lifetimes import finish
+from poold.replica import replica_of
+from poold.replica.errors import NothingToRestore
+from poold.replica.restoring import restore
+
+log = logging.getLogger("poold.takeover")
+
+Restore = Callable[[Lost, Path], Awaitable[int | None]]
+GoOn = Callable[[str, str], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Heir:
+    """What a takeover needs of this host."""
+
+    ledger: Ledger
+    folder: Path  # for ledgers of lost hosts, while they are taken in
+    restore: Restore  # makes that ledger there; of which epoch it is, None if there is nothing to make it from
+    go_on: GoOn  # ("task" or "sandbox", id): it is in the ledger now, and may be worked on
+    now_ms: Callable[[], int]
+
+
+class Carrying:
+    """Takeovers of a daemon that is still being put together: none before it serves."""
+
+    def __init__(self) -> None:
+        self._heir: Heir | None = None
+
+    def begin(self, heir: Heir) -> None:
+        self._heir = heir
+
+    async def take_over(self, lost: Lost) -> None:
+        if self._heir is None:
+            raise RuntimeError("a host that does not serve yet takes nobody over")
+        await carry_on(self._heir, lost)
+
+
+async def newest(config: Config, lost: Lost, to: Path) -> int | None:
+    """Let `to` be the newest ledger of a line of epochs. Of which it is, or None if there is no replica of any."""
+    if config.store is None:
+        return None
+    for epoch in range(lost.last, lost.root - 1, -1):
+        with contextlib.suppress(NothingToRestore):
+            target = replica_of(config.store, lost.host, epoch)
+            await restore(target, to, environ=config.environ, check=care.check_copy)
+            return epoch
+    return None
+
+
+async def carry_on(heir: Heir, lost: Lost) -> dict[str, int]:
+    """Take everything in, and have it go on. What it came to. May be called again at any point, and after it."""
+    async with _folder(heir.folder / lost.host) as folder:
+        path = folder / "ledger.db"
+        epoch = await heir.restore(lost, path)
+        if epoch is None:
+            log.warning("a lost host has no replica: it never acknowledged anything", extra={"host": lost.host})
+            return {"sandboxes": 0, "tasks": 0}
+        old = await finish(asyncio.to_thread(open_reader, path), undo=lambda db: db.close())
+        try:
+            former = Former(lost.host, epoch, await asyncio.to_thread(audit.head, old))
+            return await _take_in(heir, former, old)
+        finally:
+            old.close()
+
+
+async def _take_in(heir: Heir, lost: Former, old: sqlite3.Connection) -> dict[str, int]:
+    """The other ledger is read in the writer's thread: what it has of a task and what is written of it are one step."""
+    write = heir.ledger.write
+    if await write(partial(inheriting.begin, lost=lost, now_ms=heir.now_ms())):
+        await write(partial(inheriting.take_repeats, old=old, now_ms=heir.now_ms()))
+        for kind, ids in await asyncio.to_thread(lambda: list(inheriting.batches(old))):
+            take = partial(inheriting.take, old=old, lost=lost, kind=kind, ids=ids, now_ms=heir.now_ms())
+            await write(take)
+            for one in ids:
+                await heir.go_on(kind, one)
+    told = await write(partial(inheriting.finish, lost=lost, now_ms=heir.now_ms()))
+    log.warning("a lost host was taken over", extra={"host": lost.host, "epoch": lost.epoch, **told})
+    return told
+
+
+@contextlib.asynccontextmanager
+async def _folder(path: Path) -> AsyncIterator[Path]:
+    """An empty folder during the block. What a takeover that was cut short left there is of no use."""
+
+    def make() -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(mode=0o700, parents=True)
+
+    try:
+        await finish(asyncio.to_thread(make))
+        yield path
+    finally:
+        await finish(asyncio.to_thread(shutil.rmtree, path, ignore_errors=True))

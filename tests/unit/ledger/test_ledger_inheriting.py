@@ -1,0 +1,156 @@
+"""A lost host's ledger is taken in: everything once, under the same numbers, whoever is cut short on the way."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from contract.states import Event, State
+from contract.task_states import TaskEvent, TaskState
+from poold.ledger import audit, care, events, inheriting, sandboxes, tasks
+from poold.ledger.driver import sqlite3
+from poold.ledger.inheriting import Former
+from poold.ledger.repeats import Repeat, find, merge
+from tests.unit.ledger.rows import box, count, memory
+from tests.unit.ledger.test_ledger_tasks import task
+
+NOW = 5_000
+
+
+def lost(old: sqlite3.Connection) -> Former:
+    return Former("one", 3, audit.head(old))
+
+
+def run(db: sqlite3.Connection, number: int) -> str:
+    """A sandbox that runs."""
+    sandbox = box(number)
+    sandboxes.add(db, sandbox)
+    sandboxes.move(db, sandbox.id, Event.CLAIM, now_ms=1, machine="vm-1")
+    sandboxes.move(db, sandbox.id, Event.READY, now_ms=2)
+    return sandbox.id
+
+
+def take_all(db: sqlite3.Connection, old: sqlite3.Connection, most: int | None = None) -> list[int]:
+    """As a takeover does it, cut short after `most` batches."""
+    whom = lost(old)
+    if not inheriting.begin(db, whom, now_ms=NOW):
+        return []
+    taken = []
+    for at, (kind, ids) in enumerate(inheriting.batches(old)):
+        if at == most:
+            return taken
+        taken.append(inheriting.take(db, old, whom, kind, ids, now_ms=NOW))
+    inheriting.take_repeats(db, old, now_ms=NOW)
+    inheriting.finish(db, whom, now_ms=NOW)
+    return taken
+
+
+@pytest.fixture
+def old() -> Iterator[sqlite3.Connection]:
+    """The ledger of a host with one sandbox of each kind and two tasks, one of them over."""
+    with memory() as db:
+        for number in (1, 2, 3, 4):
+            run(db, number)
+        sandboxes.move(db, box(2).id, Event.PAUSE, now_ms=3)
+        sandboxes.move(db, box(3).id, Event.PAUSE, now_ms=3)
+        sandboxes.move(db, box(3).id, Event.HIBERNATE, now_ms=4)
+        sandboxes.move(db, box(4).id, Event.STOP, now_ms=3)
+        audit.add(db, audit.Entry(at_ms=3, action="egress", sandbox=box(1).id, detail={"name": "example.com"}))
+        tasks.add(db, task("tk-aaaaaaaaaaaaaaaa", prompt="p" * 3000), queue=10)
+        tasks.move(db, "tk-aaaaaaaaaaaaaaaa", TaskEvent.PLAN, now_ms=2, sandbox=box(1).id)
+        tasks.add(db, task("tk-bbbbbbbbbbbbbbbb"), queue=10)
+        tasks.move(db, "tk-bbbbbbbbbbbbbbbb", TaskEvent.STOP, now_ms=2)
+        merge(db, "ada", [Repeat("key", "asked", box(1).id, 3)], now_ms=3)
+        yield db
+
+
+def test_what_ran_or_was_on_a_disk_there_is_lost_and_says_why(old: sqlite3.Connection) -> None:
+    with memory() as db:
+        take_all(db, old)
+        for number in (1, 2):
+            found = sandboxes.get(db, box(number).id)
+            assert found.state is State.ERROR
+            assert (found.reason or "").startswith("host_lost: host one is gone")
+        assert care.check(db) == []  # also: no run of a lost sandbox is open
+
+
+def test_what_is_in_the_store_and_what_is_over_is_as_it_was(old: sqlite3.Connection) -> None:
+    with memory() as db:
+        take_all(db, old)
+        for number in (3, 4):
+            assert sandboxes.get(db, box(number).id) == sandboxes.get(old, box(number).id)
+
+
+def test_a_task_is_as_it_was_with_all_that_belongs_to_it(old: sqlite3.Connection) -> None:
+    with memory() as db:
+        take_all(db, old)
+        for name in ("tk-aaaaaaaaaaaaaaaa", "tk-bbbbbbbbbbbbbbbb"):
+            assert tasks.get(db, name) == tasks.get(old, name)
+            assert tasks.prompt(db, name) == tasks.prompt(old, name)
+
+
+def test_events_go_on_under_the_next_number_of_their_stream(old: sqlite3.Connection) -> None:
+    with memory() as db:
+        run(db, 9)  # this host has a history of its own
+        take_all(db, old)
+        before = events.after(old, "tk-aaaaaaaaaaaaaaaa", 0, 100)
+        seq = events.append(db, "tk-aaaaaaaaaaaaaaaa", "task.continued", {}, at_ms=NOW)
+        after = events.after(db, "tk-aaaaaaaaaaaaaaaa", 0, 100)
+        assert seq == len(before) + 1
+        assert [(each.seq, each.kind, each.data) for each in after[:-1]] == [
+            (each.seq, each.kind, each.data) for each in before
+        ]
+
+
+def test_audit_rows_come_along_and_say_where_they_stood(old: sqlite3.Connection) -> None:
+    with memory() as db:
+        take_all(db, old)
+        moved = audit.listed(db, sandbox=box(1).id, action="egress", limit=10)
+        (was,) = audit.listed(old, sandbox=box(1).id, action="egress", limit=10)
+        assert [each.detail for each in moved] == [
+            {"name": "example.com", "of": {"host": "one", "epoch": 3, "seq": was.seq}}
+        ]
+        assert audit.verify(db).ok
+
+
+@pytest.mark.parametrize("most", range(6))
+def test_a_takeover_that_was_cut_short_anywhere_is_done_again_and_takes_each_once(
+    old: sqlite3.Connection, most: int
+) -> None:
+    with memory() as db:
+        first = take_all(db, old, most)
+        second = take_all(db, old)
+        assert sum(first) + sum(second) == 6
+        assert count(db) == 4
+        assert count(db, "tasks") == 2
+        assert care.check(db) == []
+        row = db.execute("SELECT sandboxes, tasks, whole_ms FROM takeovers").fetchone()
+        assert tuple(row) == (4, 2, NOW)
+        assert take_all(db, old) == []  # all of it is here
+
+
+def test_what_went_on_here_is_newer_than_what_the_lost_ledger_says(old: sqlite3.Connection) -> None:
+    with memory() as db:
+        take_all(db, old, 4)  # the living: three sandboxes and a task
+        tasks.move(db, "tk-aaaaaaaaaaaaaaaa", TaskEvent.RUN, now_ms=NOW)
+        take_all(db, old)
+        assert tasks.get(db, "tk-aaaaaaaaaaaaaaaa").task.state is TaskState.RUNNING
+
+
+def test_an_idempotency_key_gives_the_same_id_as_before(old: sqlite3.Connection) -> None:
+    with memory() as db:
+        take_all(db, old)
+        assert find(db, "ada", "key", "asked", now_ms=NOW) == box(1).id
+
+
+def test_the_living_come_first_and_each_alone(old: sqlite3.Connection) -> None:
+    order = list(inheriting.batches(old))
+    assert [len(ids) for _, ids in order] == [1, 1, 1, 1, 1, 1]
+    assert order[3] == ("task", ["tk-aaaaaaaaaaaaaaaa"])
+    assert order[4:] == [("sandbox", [box(4).id]), ("task", ["tk-bbbbbbbbbbbbbbbb"])]
+
+
+def test_where_the_lost_chain_ended_is_kept(old: sqlite3.Connection) -> None:
+    with memory() as db:
+        take_all(db, old)
+        row = db.execute("SELECT audit_seq, audit_hash FROM takeovers").fetchone()
+        assert audit.Head(*row) == audit.head(old)

@@ -1,0 +1,134 @@
+"""A host is lost, and another carries its tasks on: from its ledger in the store, and from what is sealed there."""
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from poold.lease.members import Lost
+from poold.ledger.care import backup
+from poold.seal import Seal, new_key
+from poold.store.errors import NoObject
+from poold.store.folder import open_folder
+from poold.takeover import Heir, carry_on
+from poold.tasks.escrow import Escrow
+from tests.unit.tasks.tasks_stage import Stage, a_folder, open_stage
+
+KEY = new_key()
+CLUSTER = "cl-1"
+
+
+@asynccontextmanager
+async def an_escrow(folder: Path, key: bytes = KEY) -> AsyncIterator[Escrow]:
+    async with open_folder(folder) as store:
+        yield Escrow(store, Seal(key), CLUSTER)
+
+
+def use(stage: Stage, escrow: Escrow) -> None:
+    tasks = stage.host.services.tasks
+    tasks.tools = replace(tasks.tools, escrow=escrow)
+
+
+async def take(stage: Stage, lost: Path, folder: Path) -> dict[str, int]:
+    """As the daemon does it, with a copy of the lost ledger for its replica."""
+    services = stage.host.services
+
+    async def restore(_line: Lost, path: Path) -> int:
+        shutil.copy(lost, path)
+        return 1
+
+    async def go_on(kind: str, one: str) -> None:
+        if kind == "task":
+            await services.tasks.adopt(one)
+
+    heir = Heir(services.ledger, folder / "takeovers", restore, go_on, services.tasks.tools.now_ms)
+    return await carry_on(heir, Lost("one", 1, 2))
+
+
+@asynccontextmanager
+async def a_lost_task(folder: Path, escrow: Escrow, prompt: str, **fields: object) -> AsyncIterator[tuple[Path, str]]:
+    """A task whose host has no room, so that it waits; then the host is gone."""
+    async with open_stage(folder, slots=1) as stage:
+        use(stage, escrow)
+        full = await stage.create("sleep 600")
+        await stage.until(full, lambda view: view["state"] == "running")
+        name = await stage.create(prompt, **fields)
+        copy = folder / "lost.db"
+        backup(stage.host.services.facts.ledger_path, copy)
+    yield copy, name
+
+
+async def test_a_task_goes_on_at_another_host_with_its_secrets_and_its_numbers() -> None:
+    async with a_folder() as one, a_folder() as two, an_escrow(two / "shared") as escrow:
+        lost = a_lost_task(one, escrow, "run echo is ${WORD%-*}\ncommit Word", env={"WORD": "ahem-4711"})
+        async with lost as (ledger, task), open_stage(two) as stage:
+            use(stage, escrow)
+            assert await take(stage, ledger, two) == {"sandboxes": 1, "tasks": 2}
+            view = await stage.ended(task)
+            assert view["state"] == "completed", view
+            reply = await stage.ask("GET", task, "/events?limit=1000")
+            numbers = [event["seq"] for event in reply.json["events"]]
+            assert numbers == list(range(1, len(numbers) + 1))
+            outputs = [step["output"] or "" for step in await stage.steps(task)]
+            assert any("is ahem" in output for output in outputs)
+
+
+async def test_secrets_in_the_store_are_sealed_and_go_with_their_task() -> None:
+    async with a_folder() as one, a_folder() as two, an_escrow(two / "shared") as escrow:
+        lost = a_lost_task(one, escrow, "run true", env={"WORD": "ahem-4711"})
+        async with lost as (_, task):
+            kept = [path for path in (two / "shared").rglob("*") if path.is_file() and task in str(path)]
+            assert len(kept) == 1
+            assert b"ahem-4711" not in kept[0].read_bytes()
+            assert (await escrow.get(task)).env == {"WORD": "ahem-4711"}
+            await escrow.remove(task)
+            with pytest.raises(NoObject):
+                await escrow.get(task)
+
+
+async def test_a_task_whose_secrets_cannot_be_read_ends_and_says_why() -> None:
+    async with a_folder() as one, a_folder() as two, an_escrow(two / "shared") as escrow:
+        lost = a_lost_task(one, escrow, "run true", env={"WORD": "ahem-4711"})
+        async with (
+            lost as (ledger, task),
+            open_stage(two) as stage,
+            an_escrow(two / "shared", new_key()) as other,
+        ):
+            use(stage, other)
+            await take(stage, ledger, two)
+            view = await stage.ended(task)
+            assert (view["state"], view["reason"]["code"]) == ("failed", "host_lost")
+            assert "seal.key" in view["reason"]["message"]
+
+
+async def test_taken_over_twice_is_taken_over_once() -> None:
+    async with (
+        a_folder() as one,
+        a_folder() as two,
+        an_escrow(two / "shared") as escrow,
+        a_lost_task(one, escrow, "run true") as (ledger, task),
+        open_stage(two) as stage,
+    ):
+        use(stage, escrow)
+        first = await take(stage, ledger, two)
+        assert await take(stage, ledger, two) == first
+        assert (await stage.ended(task))["state"] == "completed"
+        assert not list((two / "takeovers").iterdir())
+
+
+async def test_a_host_without_a_replica_left_nothing() -> None:
+    async with open_stage() as stage:
+        services = stage.host.services
+
+        async def nothing(_line: Lost, _path: Path) -> None:
+            return None
+
+        async def go_on(_kind: str, _one: str) -> None:
+            raise AssertionError
+
+        folder = services.facts.ledger_path.parent / "takeovers"
+        heir = Heir(services.ledger, folder, nothing, go_on, services.tasks.tools.now_ms)
+        assert await carry_on(heir, Lost("one", 1, 2)) == {"sandboxes": 0, "tasks": 0}
