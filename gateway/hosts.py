@@ -32,6 +32,7 @@ GATEWAY = "gateway"  # who asks when a gateway asks for itself
 ASK_S = 5.0
 FIND_S = 1.0  # for each of the two rounds in which an id is looked for
 MAX_PLACES = 100_000  # ids whose host is remembered
+MISSED_S = 0.5  # what was on a host that is dead is looked for elsewhere so often, and no more: others may be many
 
 Pairs = list[tuple[bytes, bytes]]
 Dial = Callable[[str, str], Upstream]  # to the host of that name, at that address
@@ -70,6 +71,7 @@ class Hosts:
         self._seen: dict[str, Seen] = {}
         self._weights: dict[str, float] = {}
         self._places: OrderedDict[str, str] = OrderedDict()
+        self._missed: OrderedDict[str, float] = OrderedDict()  # when an id of a dead host was last looked for
         self._closing: set[asyncio.Task[None]] = set()
         self.generation = 0
 
@@ -243,12 +245,25 @@ class Hosts:
         return self.place_of(sandbox) or await self._look_for(sandbox)
 
     def place_of(self, sandbox: str) -> str | None:
-        """As `find`, where nobody has to be asked. The only host there is will say itself that it has never had it."""
+        """As `find`, where nobody has to be asked. The only host there is will say itself that it has never had it.
+
+        What was on a host that is dead may have been taken over by another: then somebody has to be asked.
+        """
         name = self._places.get(sandbox)
         if name is not None and name in self._seen:
             self._places.move_to_end(sandbox)
-            return name
+            return name if self.alive_upstream(name) is not None or self._was_missed(sandbox) else None
         return next(iter(self._seen)) if len(self._seen) == 1 else None
+
+    def _was_missed(self, sandbox: str) -> bool:
+        """Whether it was looked for just now, and nobody had it."""
+        return self._clock_s() - self._missed.get(sandbox, float("-inf")) < MISSED_S
+
+    def _miss(self, sandbox: str) -> None:
+        self._missed[sandbox] = self._clock_s()
+        self._missed.move_to_end(sandbox)
+        if len(self._missed) > MAX_PLACES:
+            self._missed.popitem(last=False)
 
     async def _look_for(self, sandbox: str) -> str:
         """Its owner first, then everybody else at once."""
@@ -262,6 +277,7 @@ class Hosts:
                     return name
             silent += [name for name, has in zip(some, said, strict=True) if has is None]
         if silent or not order:
+            self._miss(sandbox)
             known = ", ".join(silent) or "none is known"
             raise HostUnreachable(f"no host that could be asked has {sandbox}; not reached: {known}")
         raise not_found(sandbox)
