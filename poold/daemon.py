@@ -112,7 +112,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
             keys = None if config.pki is None else config.pki.tickets
             tickets = Tickets(config.name, keys, now_ms=sources.now_ms)
             refusals = Refusals(ledger, metrics, now_ms=sources.now_ms)
-            async with _tasks(config, means, host, await _escrow(config, cluster.shared)).running() as tasks:
+            async with (await _tasks(config, means, host, cluster.shared)).running() as tasks:
                 carrying.begin(_heir(config, means, host, tasks))
                 found = Services(
                     host,
@@ -142,10 +142,18 @@ async def _serve(config: Config, found: Services, stop: asyncio.Event, ready: Ca
         log.info("stopping")
 
 
-def _tasks(config: Config, means: Means, host: Sandboxes, escrow: Escrow | None) -> Tasks:
-    prices = read_prices(config.tasks.prices)
-    image = config.default_image
-    tools = Tools.make(means, host, config.tasks, prices, state_dir=config.state_dir, image=image, escrow=escrow)
+async def _tasks(config: Config, means: Means, host: Sandboxes, shared: Shared | None) -> Tasks:
+    tools = Tools.make(
+        means,
+        host,
+        config.tasks,
+        read_prices(config.tasks.prices),
+        state_dir=config.state_dir,
+        image=config.default_image,
+        escrow=await _escrow(config, shared),
+        # A folder that hosts share has what tasks leave behind anyway.
+        store=None if shared is None or config.tasks.is_shared else shared.store,
+    )
     network = means.network
     ways = Ways(
         HostResolver().resolve,

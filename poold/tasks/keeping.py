@@ -10,6 +10,7 @@ from poold.ledger import artifacts
 from poold.ledger.tasks import Row
 from poold.link import FAR_AWAY
 from poold.tasks import archive as archives
+from poold.tasks.artifacts import Stored
 from poold.tasks.life import Life, ask
 from poold.tasks.progress import Progress
 from poold.tasks.words import number, text_of
@@ -113,6 +114,7 @@ async def archive(life: Life, row: Row) -> dict[str, Any]:
         guest.exchange("GET", target, limit_s=ARCHIVE_S) as answer,
     ):
         kept = await archives.keep(answer.chunks(), path, limit_bytes=limit)
+    await life.tools.artifacts.share(life.id, Stored(ARCHIVE, kept.bytes, kept.sha256))
     entry = artifacts.Entry(ARCHIVE, "archive", kept.bytes, kept.sha256, life.tools.now_ms())
     await life.write(lambda db: artifacts.put(db, life.id, entry))
     told = {"bytes": kept.bytes, "sha256": kept.sha256, "files": kept.files}

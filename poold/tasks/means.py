@@ -11,6 +11,7 @@ from poold.ledger import Ledger
 from poold.ledger.driver import Connection
 from poold.metrics import Metrics
 from poold.sandboxes import Means, Sandboxes
+from poold.store import Store
 from poold.tasks.artifacts import Artifacts
 from poold.tasks.errors import translated
 from poold.tasks.escrow import Escrow
@@ -46,8 +47,10 @@ class Tools:
         state_dir: Path,
         image: str,
         escrow: Escrow | None = None,
+        store: Store | None = None,
     ) -> "Tools":
-        vault, artifacts = Vault(state_dir / "tasks"), Artifacts(config.store / "tasks", is_shared=config.is_shared)
+        vault = Vault(state_dir / "tasks")
+        artifacts = Artifacts(config.store / "tasks", is_shared=config.is_shared, store=store)
         return cls(means, sandboxes, config, vault, artifacts, prices, Queue(), image, escrow)
 
     @property
