@@ -96,6 +96,7 @@ class TasksConfig:
     """What the operator says of tasks."""
 
     store: Path  # what tasks leave behind
+    is_shared: bool = False  # with other hosts
     secrets: Path | None = None  # a folder: OWNER/NAME and all/NAME
     author: GitAuthor = GitAuthor("Warren", "agent@warren.invalid")
     protected: tuple[str, ...] = ("main", "master", "release/*")  # branches that nothing is pushed to
@@ -208,7 +209,7 @@ class Config:
             min_disk_mb=read.integer("POOLD_MIN_DISK_MB", 2048, 1, 1 << 40),
             cgroup=read.group("POOLD_CGROUP", _group_of(state_dir)),
             egress=read.egress(),
-            tasks=read.tasks(store if isinstance(store, Path) else state_dir / "store"),
+            tasks=read.tasks(store if isinstance(store, Path) else state_dir / "store", isinstance(store, Path)),
             store=store,
             durability=read.durability("POOLD_DURABILITY", store),
             environ=environ,
@@ -267,20 +268,19 @@ class _Reader(Settings):
 
     def store(self, name: str) -> Path | S3Config | None:
         text = self._environ.get(name, "")
-        if "://" not in text:
-            return self.path(name)
         match = S3_PLACE.fullmatch(text)
-        if match is None:
+        if match is None and "://" in text:
             raise BadSetting(f"{name} must be a folder or s3://BUCKET/PREFIX, got {text!r}")
-        told = "be AES256, aws:kms or aws:kms:KEY"
-        return S3Config(
-            bucket=match["bucket"],
-            prefix=match["prefix"] or "",
-            encryption=self.matching("POOLD_STORE_ENCRYPTION", ENCRYPTION, "", told=told),
+        encryptions = "be AES256, aws:kms or aws:kms:KEY"
+        s3 = S3Config(
+            bucket=match["bucket"] if match else "",
+            prefix=match["prefix"] or "" if match else "",
+            encryption=self.matching("POOLD_STORE_ENCRYPTION", ENCRYPTION, "", told=encryptions),
             addressing=self.one_of("POOLD_STORE_ADDRESSING", ("auto", "path", "virtual"), "auto"),
             requests=self.integer("POOLD_STORE_REQUESTS", 16, 1, 256),
             timeout_s=self.integer("POOLD_STORE_TIMEOUT_SEC", 20, 1, 600),
         )
+        return s3 if match else self.path(name)
 
     def durability(self, name: str, store: Path | S3Config | None) -> str:
         chosen = self.one_of(name, DURABILITIES, "replicated" if isinstance(store, S3Config) else "local")
@@ -288,9 +288,10 @@ class _Reader(Settings):
             raise BadSetting(f"{name}=replicated needs a store: set POOLD_STORE to a folder or s3://BUCKET/PREFIX")
         return chosen
 
-    def tasks(self, store: Path) -> TasksConfig:
+    def tasks(self, store: Path, is_shared: bool) -> TasksConfig:
         return TasksConfig(
             store=store,
+            is_shared=is_shared,
             secrets=self._folder("POOLD_SECRETS"),
             author=self._author("POOLD_GIT_AUTHOR"),
             protected=self._branches("POOLD_GIT_PROTECTED"),

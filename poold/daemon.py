@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from contract.__about__ import __version__
-from contract.errors import WarrenError
 from contract.ids import new_id
 from contract.states import Event
 from poold import reconcile
@@ -28,8 +27,8 @@ from poold.engines.qemu import QemuEngine
 from poold.engines.qemu.accel import UNTRIED, find_accel
 from poold.errors import ConfigError, HostFault, NetError
 from poold.images import HostImages, Images
-from poold.ledger import Ledger, retention, sandboxes
-from poold.lifetimes import beside, finish
+from poold.ledger import Ledger, sandboxes
+from poold.lifetimes import finish
 from poold.metrics import Metrics
 from poold.net import Slots as NetSlots
 from poold.net import open_slots
@@ -40,16 +39,16 @@ from poold.registry import Registry
 from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
+from poold.store.opening import Shared, open_shared
 from poold.strain import Watch
 from poold.tasks import Tasks, Tools
 from poold.tasks.posting import Ways, post
 from poold.tasks.prices import read_prices
+from poold.upkeep import upkeep
 
 log = logging.getLogger("poold")
 
 GUEST_CA = "/usr/local/share/ca-certificates/warren.crt"  # where a guest keeps whom it is told to trust
-UPKEEP_S = 3600.0
-BETWEEN_SWEEPS_S = 0.1  # others want to write, too
 
 
 @dataclass
@@ -77,6 +76,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
     metrics = Metrics()
     clients = await asyncio.to_thread(_clients, config)
     async with (
+        _store(config, metrics) as shared,
         open_ledger(config, metrics, sources.now_ms) as opened,
         _ground(config, opened.ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
         _proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources) as proxies,
@@ -97,10 +97,10 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
             pool.running(),
             watch.running(pool.keeper.strain),
             Sandboxes(means, Defaults(config.default_image, config.rules)).running() as host,
-            _upkeep(ledger, config, sources),
+            upkeep(ledger, config, sources.now_ms),
         ):
             await reconcile.take_over(todo, means, host, ground.slot_of, recovery)
-            facts = _facts(config, ground, sources)
+            facts = _facts(config, ground, sources, shared)
             keys = None if config.pki is None else config.pki.tickets
             tickets = Tickets(config.name, keys, now_ms=sources.now_ms)
             refusals = Refusals(ledger, metrics, now_ms=sources.now_ms)
@@ -151,7 +151,7 @@ async def stop_all(config: Config, sources: Sources) -> None:
     """End every machine that a former daemon left running. What is paused stays on disk. Needs no image."""
     metrics = Metrics()
     async with (
-        open_ledger(config, metrics, sources.now_ms) as opened,
+        open_ledger(config, metrics, sources.now_ms, epoch=None) as opened,  # machines end, whatever the store does
         _ground(config, opened.ledger, sources, ends=True) as (ground, todo, _),
         _proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources),
     ):
@@ -166,6 +166,22 @@ async def stop_all(config: Config, sources: Sources) -> None:
             )
             await opened.ledger.write(stop)
             await ground.engine.destroy(action.machine_id)
+
+
+@contextlib.asynccontextmanager
+async def _store(config: Config, metrics: Metrics) -> AsyncIterator[Shared | None]:
+    """What this host shares with others, looked at before anything is done. None if it is alone."""
+    if config.store is None:
+        yield None
+        return
+
+    def observe(seconds: float, is_answered: bool) -> None:
+        metrics.store_request_seconds.observe(seconds)
+        metrics.store_requests_total.add(outcome="answered" if is_answered else "failed")
+
+    async with open_shared(config.store, config.state_dir, observe=observe) as shared:
+        log.info("store", extra={"store": shared.place, "cluster": shared.cluster})
+        yield shared
 
 
 @contextlib.asynccontextmanager
@@ -335,7 +351,7 @@ def _beating(config: Config, found: Services) -> contextlib.AbstractAsyncContext
     return Registry(config.registry, partial(record, found), partial(is_ready, found)).beating()
 
 
-def _facts(config: Config, ground: Ground, sources: Sources) -> Facts:
+def _facts(config: Config, ground: Ground, sources: Sources, shared: Shared | None) -> Facts:
     return Facts(
         name=config.name,
         address=config.advertise,
@@ -349,25 +365,6 @@ def _facts(config: Config, ground: Ground, sources: Sources) -> Facts:
         ledger_path=config.ledger_path,
         durability=config.durability,
         images_dir=config.images_dir,
+        store=None if shared is None else shared.place,
+        cluster=None if shared is None else shared.cluster,
     )
-
-
-@contextlib.asynccontextmanager
-async def _upkeep(ledger: Ledger, config: Config, sources: Sources) -> AsyncIterator[None]:
-    """Remove from the ledger what is too old, now and then."""
-    keep = retention.Keep(ended_days=config.keep_sandboxes_days, audit_days=config.keep_audit_days)
-
-    async def forever() -> None:
-        while True:
-            sweep = partial(retention.sweep, keep=keep, now_ms=sources.now_ms())
-            wait_s = BETWEEN_SWEEPS_S
-            try:
-                if (await ledger.write(sweep, durable=False)).done:
-                    wait_s = UPKEEP_S
-            except WarrenError as error:
-                log.error("the ledger could not be swept", extra={"why": str(error)})
-                wait_s = UPKEEP_S
-            await asyncio.sleep(wait_s)
-
-    async with beside(forever()):
-        yield

@@ -1,9 +1,14 @@
 """The S3 server of `make up STORE=s3` and of the tests: SeaweedFS, on loopback only, with data in one folder."""
 
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import orjson
+
+from poold import files
 
 BUCKET = "warren"
 REGION = "us-east-1"
@@ -49,6 +54,28 @@ class S3Server:
             "HOME": str(self.folder),
         }
 
+    def is_ready(self) -> bool:
+        """It answers, and has its bucket. Blocks."""
+        import botocore.session
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        client = botocore.session.Session().create_client(
+            "s3",
+            region_name=REGION,
+            endpoint_url=self.url,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            config=Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=5, proxies={}),
+        )
+        try:
+            client.head_bucket(Bucket=BUCKET)
+        except (BotoCoreError, ClientError):
+            return False
+        finally:
+            client.close()
+        return True
+
     def client(self) -> Mapping[str, str]:
         """For programs that use it, as every client of AWS understands it."""
         return {
@@ -58,3 +85,13 @@ class S3Server:
             "AWS_DEFAULT_REGION": REGION,
             "AWS_ENDPOINT_URL": self.url,
         }
+
+
+def kept_server(folder: Path, first_port: int) -> S3Server:
+    """The server whose data and credentials are in `folder`. Both are made if they are not there."""
+    (folder / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = folder / "credentials.json"
+    if not kept.exists():
+        made = {"access_key": f"warren{secrets.token_hex(6)}", "secret_key": secrets.token_hex(20)}
+        files.put(kept, orjson.dumps(made), files.PRIVATE)
+    return S3Server(folder / "data", range(first_port, first_port + len(PORTS)), **orjson.loads(kept.read_bytes()))

@@ -208,6 +208,10 @@ class Metrics:
         self.ledger_replica_restarts_total = self._counter(
             "ledger_replica_restarts_total", "Litestream ended and was started again"
         )
+        self.store_request_seconds = self._histogram("store_request_seconds", "Requests to the store that hosts share")
+        self.store_requests_total = self._counter(
+            "store_requests_total", "Requests to that store", outcome=("answered", "failed")
+        )
         self.recovery_total = self._counter("recovery_total", "What was found at a start and how it went on", what=None)
         self.egress_connections_total = self._counter(
             "egress_connections_total",

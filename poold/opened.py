@@ -25,9 +25,9 @@ class Opened:
 
 @contextlib.asynccontextmanager
 async def open_ledger(
-    config: Config, metrics: Metrics, now_ms: Callable[[], int], *, epoch: int = FIRST_EPOCH
+    config: Config, metrics: Metrics, now_ms: Callable[[], int], *, epoch: int | None = FIRST_EPOCH
 ) -> AsyncIterator[Opened]:
-    """The ledger, brought to this program's version. Its replica is that of `epoch`.
+    """The ledger, brought to this program's version. Its replica is that of `epoch`; with None it has none for now.
 
     In durability `replicated` the store has all of it before the block begins.
     """
@@ -50,9 +50,9 @@ async def open_ledger(
 
 @contextlib.asynccontextmanager
 async def _replica(
-    config: Config, metrics: Metrics, now_ms: Callable[[], int], epoch: int
+    config: Config, metrics: Metrics, now_ms: Callable[[], int], epoch: int | None
 ) -> AsyncIterator[Replica | None]:
-    if config.store is None:
+    if config.store is None or epoch is None:
         yield None
         return
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from poold.devstore import BUCKET, PORTS, REGION, S3Server
+from poold.devstore import PORTS, REGION, S3Server
 from tests.ports import free_port
 
 LIMIT_S = 60.0
@@ -60,17 +60,8 @@ def raw_client(server: S3Server) -> Any:
 
 
 def _wait_for(server: S3Server, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    client = raw_client(server)
     give_up = time.monotonic() + LIMIT_S
-    try:
-        while True:
-            assert process.poll() is None, log.read_text(errors="replace")[-2000:]
-            with contextlib.suppress(BotoCoreError, ClientError):
-                client.head_bucket(Bucket=BUCKET)
-                return
-            assert time.monotonic() < give_up, log.read_text(errors="replace")[-2000:]
-            time.sleep(0.05)
-    finally:
-        client.close()
+    while not server.is_ready():
+        assert process.poll() is None, log.read_text(errors="replace")[-2000:]
+        assert time.monotonic() < give_up, log.read_text(errors="replace")[-2000:]
+        time.sleep(0.05)

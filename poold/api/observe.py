@@ -37,7 +37,7 @@ async def readyz(request: Request) -> Response:
     if is_behind(found):
         why = found.replica.why if found.replica is not None else ""
         raise NotReady(f"the ledger's replica has been behind for {found.ledger.lag_s:.0f} s: {why or 'it catches up'}")
-    return json_reply({"ready": True})
+    return json_reply({"ready": True, "store": found.facts.store, "cluster": found.facts.cluster})
 
 
 async def host(request: Request) -> Response:

@@ -39,6 +39,8 @@ class Facts:
     ledger_path: Path
     images_dir: Path
     durability: str = "local"
+    store: str | None = None  # what it shares with other hosts
+    cluster: str | None = None  # those hosts
 
 
 @dataclass(frozen=True)

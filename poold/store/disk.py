@@ -133,11 +133,15 @@ class Disk:
         self._locks, self._new = folder / ".locks", folder / ".new"
 
     def prepare(self) -> None:
-        """Make what is not there yet, and remove what writers that are gone have left in `.new`."""
+        """Make what is not there yet."""
         with translated("opening", str(self._folder)):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (self._locks, self._new):
                 folder.mkdir(mode=0o700, exist_ok=True)
+
+    def sweep(self) -> None:
+        """Remove what writers that are gone have left in `.new`."""
+        with translated("sweeping", str(self._new)):
             mark = self._new / f"now-{secrets.token_hex(8)}"
             mark.touch()  # the time of whoever keeps the files
             now = mark.stat().st_mtime

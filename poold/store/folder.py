@@ -40,6 +40,9 @@ class FolderStore:
     async def prepare(self) -> None:
         await self._do(lambda _: self._disk.prepare())
 
+    async def sweep(self) -> None:
+        await self._do(lambda _: self._disk.sweep())
+
     async def get(self, key: str) -> Blob:
         async with self.read(key) as reading:
             if reading.entry.bytes > MAX_BYTES:

@@ -18,7 +18,7 @@ from poold.store.errors import Conflict, Corrupt, NoObject, Unreachable, WrongCo
 from poold.store.keys import checked_key, checked_prefix
 from poold.store.s3_calls import Calls, Work, open_calls
 from poold.store.s3_errors import Lost, NoRange, Unmet
-from poold.store.s3_upload import Upload
+from poold.store.s3_upload import Upload, sweep
 
 PIECE = 8 << 20  # of what is read
 PAGE = 1000
@@ -132,6 +132,7 @@ class S3Store:
                 if lost is None:
                     await self._must_be_gone(key)
                     return
+                await patience.wait(lost)
             except Lost as error:
                 lost = error
                 await patience.wait(error)
@@ -149,6 +150,9 @@ class S3Store:
             if not page.get("IsTruncated"):
                 return
             asked["ContinuationToken"] = page["NextContinuationToken"]
+
+    async def sweep(self) -> None:
+        await sweep(self._calls, self._root)
 
     async def _put(self, key: str, data: bytes, condition: _Condition | None) -> Entry:
         """The write has a number, by which it is known again if its reply is lost."""
@@ -173,22 +177,26 @@ class S3Store:
         return await self._settled(key, send, condition, number)
 
     async def _settled(self, key: str, send: Work[Entry], condition: _Condition, number: str) -> Entry:
-        """Send until it is known what came of it. After a reply that was lost we look first: is it there?"""
+        """Send until it is known what came of it. Who was not told, or was told no, looks: is it there?
+
+        A no may be the answer to a copy of our request: what is between us and the store may have sent it twice.
+        """
         lost: Lost | None = None
+        refused = False
         patience = self._calls.patience()
         while True:
             try:
-                if lost is not None:
+                if refused or lost is not None:
                     found = await self._look(key)
                     if found is not None and found.number == number:
                         return found.entry
                     if not condition.holds(found):
-                        raise _unsettled(key) from lost
+                        raise Conflict(key, condition.unmet) if lost is None else _unsettled(key)
                 return await self._calls.once("writing", key, send)
             except Unmet:
-                if lost is None:
-                    raise Conflict(key, condition.unmet) from None
-                await patience.wait(lost)
+                if refused:
+                    await patience.wait(Conflict(key, condition.unmet) if lost is None else lost)
+                refused = True
             except Lost as error:
                 lost = error
                 await patience.wait(error)

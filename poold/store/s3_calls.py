@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
+from contract.errors import WarrenError
 from poold.config import S3Config
 from poold.store import Observe
 from poold.store.errors import Full, Refused, Unreachable
@@ -31,7 +32,7 @@ class Patience:
         self._tries = 1
         self._until = time.monotonic() + calls.limit_s
 
-    async def wait(self, error: Unreachable) -> None:
+    async def wait(self, error: WarrenError) -> None:
         """Return when it is time for another try. Raises `error` if there is to be none."""
         wait_s = random.uniform(0, min(MOST_WAIT_S, FIRST_WAIT_S * 2**self._tries))  # noqa: S311 — no secret
         self._tries += 1
@@ -110,9 +111,21 @@ async def open_calls(config: S3Config, observe: Observe) -> AsyncIterator[Calls]
 def _imported(config: S3Config) -> tuple[Any, Any]:
     """It takes its time: only who uses S3 pays for it."""
     import aioboto3
-    from botocore.config import Config as Settings
+    from aiobotocore.config import AioConfig
+    from aiobotocore.httpsession import AIOHTTPSession
 
-    settings = Settings(
+    class SentOnce(AIOHTTPSession):  # type: ignore[misc]
+        """aiohttp would send a PUT or a DELETE again without a word if the connection breaks. The second one would
+        find what the first has done, and its condition unmet.
+        """
+
+        async def _get_session(self, proxy_url: Any) -> Any:
+            session = await super()._get_session(proxy_url)
+            session._retry_connection = False
+            return session
+
+    settings = AioConfig(
+        http_session_cls=SentOnce,
         retries={"total_max_attempts": 1},
         connect_timeout=min(5, config.timeout_s),
         read_timeout=config.timeout_s,

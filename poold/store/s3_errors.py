@@ -41,6 +41,7 @@ def translated(error: Exception, doing: str, key: str) -> Exception:
     """Our error for one that came out of a request."""
     import aiohttp
     from botocore import exceptions as boto
+    from botocore.parsers import ResponseParserError
 
     if isinstance(error, WarrenError):
         return error
@@ -49,7 +50,7 @@ def translated(error: Exception, doing: str, key: str) -> Exception:
         return _answered(error.response, told, key)
     on_the_way = (
         boto.HTTPClientError,
-        boto.ResponseParserError,
+        ResponseParserError,
         boto.IncompleteReadError,
         aiohttp.ClientError,
         OSError,

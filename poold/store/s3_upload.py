@@ -4,7 +4,10 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from contract.errors import WarrenError
@@ -14,9 +17,12 @@ from poold.store.errors import WrongContent
 from poold.store.s3_calls import Calls
 from poold.store.s3_errors import Lost, NoUpload
 
+log = logging.getLogger("poold.store")
+
 PART = 8 << 20
 MOST_PARTS = 10_000  # S3's rule
 AT_ONCE = 4
+ABANDONED = timedelta(days=2)  # one upload does not take that long, and clocks are not that wrong
 Part = dict[str, Any]
 
 
@@ -100,9 +106,30 @@ class Upload:
 
     async def _abort(self) -> None:
         if self._id:
-            asked = {**self._place, "UploadId": self._id}
+            named = {**self._place, "UploadId": self._id}
             with contextlib.suppress(NoUpload):
-                await self._calls.repeated("removing", self._key, lambda client: client.abort_multipart_upload(**asked))
+                await self._calls.repeated("removing", self._key, partial(_abort, named=named))
+
+
+async def sweep(calls: Calls, prefix: str) -> None:
+    """Take back the uploads whose writers are gone. A store that does not list them keeps them."""
+    place = {"Bucket": calls.bucket}
+    try:
+        asked = {**place, "Prefix": prefix}
+        found = await calls.repeated("sweeping", prefix, lambda client: client.list_multipart_uploads(**asked))
+        before = datetime.now(UTC) - ABANDONED
+        for upload in found.get("Uploads", ()):
+            if upload["Initiated"] < before:
+                named = {**place, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+                with contextlib.suppress(NoUpload):
+                    await calls.once("sweeping", named["Key"], partial(_abort, named=named))
+                log.info("an upload that nobody ended was taken back", extra={"key": upload["Key"]})
+    except WarrenError as error:
+        log.warning("uploads that nobody ended could not be looked for", extra={"why": str(error)})
+
+
+async def _abort(client: Any, named: Mapping[str, str]) -> None:
+    await client.abort_multipart_upload(**named)
 
 
 async def _some(under_way: set["asyncio.Task[Part]"]) -> list[Part]:
