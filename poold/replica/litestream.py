@@ -83,6 +83,9 @@ class Litestream:
     async def running(self) -> AsyncIterator[None]:
         """Kept running during the block, once it was begun. After it there is none on this ledger."""
         await asyncio.to_thread(must_be_new, program())
+        for tool in ("setpriv", "flock"):
+            if shutil.which(tool) is None:
+                raise ReplicaError("starting", "litestream", hint=f"{tool} is missing: install util-linux")
         await finish(asyncio.to_thread(self._prepare))
         await finish(self._end_former())
         async with beside(self._keep()):
