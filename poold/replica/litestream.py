@@ -88,8 +88,11 @@ class Litestream:
                 raise ReplicaError("starting", "litestream", hint=f"{tool} is missing: install util-linux")
         await finish(asyncio.to_thread(self._prepare))
         await finish(self._end_former())
-        async with beside(self._keep()):
-            yield
+        try:
+            async with beside(self._keep()):
+                yield
+        finally:
+            self.places.socket.unlink(missing_ok=True)  # one that was killed leaves it
 
     def begin(self) -> None:
         """There is a ledger now."""
