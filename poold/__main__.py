@@ -49,7 +49,7 @@ The daemon of one Warren host. When it is stopped, sandboxes run on, and the nex
                      more registries, private addresses, a certificate
   POOLD_STORE        what hosts share: a folder, or s3://BUCKET/PREFIX   none
   POOLD_DURABILITY   replicated, or local: what is         replicated with S3
-                      acknowledged is in the store, or here
+                     acknowledged is in the store, or here
   POOLD_KEEP_SANDBOXES_DAYS, POOLD_KEEP_AUDIT_DAYS         30, 365
 """
 

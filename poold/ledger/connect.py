@@ -24,6 +24,7 @@ CHECKPOINT_PAGES = 1_000
 CHECKPOINT_PAGES_BESIDE = 16_000
 LOG_BYTES = 8 << 20  # CHECKPOINT_PAGES of 4 KiB, and as much again for a disk that is full
 SPARE = 8  # the log is grown only where the disk has this many times its size left
+BUSY_S = 30.0  # that another may hold the lock: Litestream does for a moment when it checkpoints
 STATEMENTS = 256  # prepared statements that a connection keeps
 
 
@@ -48,7 +49,12 @@ class Connection(sqlite3.Connection):
 def open_writer(path: Path, *, checkpoint_pages: int = CHECKPOINT_PAGES) -> Connection:
     """The one connection that writes. Whoever opens it sees to it that there is no other."""
     db = sqlite3.connect(
-        path, isolation_level=None, check_same_thread=False, factory=Connection, cached_statements=STATEMENTS
+        path,
+        timeout=BUSY_S,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=Connection,
+        cached_statements=STATEMENTS,
     )
     try:
         db.row_factory = sqlite3.Row

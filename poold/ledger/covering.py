@@ -13,12 +13,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
 
 from poold.errors import LedgerError
 from poold.ledger.events import NEWEST
-from poold.ledger.writer import Committed, acknowledge
+from poold.ledger.writer import Committed, Outcome, acknowledge
 from poold.lifetimes import beside, finish
 
 BEGIN_S = 60.0  # so long a store may be away when the daemon starts
@@ -35,14 +34,29 @@ class Replication:
     why: Callable[[], str] = lambda: "it does not answer"  # it takes so long
 
 
+@dataclass
+class Waiting:
+    """What one sync covers: as much as waits for it, however many commits those were and however long it takes."""
+
+    since: float
+    newest: int = 0
+    outcomes: list[Outcome] = field(default_factory=list)
+    touched: set[str] = field(default_factory=set)
+
+    def add(self, committed: Committed) -> None:
+        self.outcomes += committed.outcomes
+        self.touched |= committed.touched
+        self.newest = max(self.newest, committed.newest)
+
+
 class Covering:
     """What is committed and not yet told. All of it happens in the loop's thread."""
 
     def __init__(self, replication: Replication, wake: Callable[[set[str]], None]) -> None:
         self._replication = replication
         self._wake = wake
-        self._collected: list[tuple[float, Committed]] = []
-        self._under_way: list[tuple[float, Committed]] = []
+        self._collected: Waiting | None = None
+        self._under_way: Waiting | None = None
         self._more = asyncio.Event()
         self._events = 0
 
@@ -54,8 +68,8 @@ class Covering:
     @property
     def lag_s(self) -> float:
         """For how long the oldest commit waits that the replica may not have; 0 if it has all."""
-        oldest = next(chain(self._under_way, self._collected), None)
-        return 0.0 if oldest is None else time.monotonic() - oldest[0]
+        oldest = self._under_way or self._collected
+        return 0.0 if oldest is None else time.monotonic() - oldest.since
 
     def add(self, committed: Committed) -> None:
         """A group was committed."""
@@ -63,9 +77,11 @@ class Covering:
             acknowledge(outcome for outcome in committed.outcomes if not outcome[-1])
             committed = replace(committed, outcomes=[outcome for outcome in committed.outcomes if outcome[-1]])
         else:
-            _tell(committed, self._wake)
+            self._tell(committed.outcomes, committed.touched)
             committed = replace(committed, outcomes=[], touched=set())
-        self._collected.append((time.monotonic(), committed))
+        if self._collected is None:
+            self._collected = Waiting(time.monotonic())
+        self._collected.add(committed)
         self._more.set()
 
     @contextlib.asynccontextmanager
@@ -101,12 +117,13 @@ class Covering:
 
     async def _once(self) -> None:
         self._more.clear()
-        self._under_way, self._collected = self._under_way + self._collected, []
+        if self._under_way is None:  # else a call for it was given up
+            self._under_way, self._collected = self._collected, None
         await self._replication.cover()
-        covered, self._under_way = self._under_way, []
-        for _, committed in covered:
-            self._events = max(self._events, committed.newest)
-            _tell(committed, self._wake)
+        covered, self._under_way = self._under_way, None
+        if covered is not None:
+            self._events = max(self._events, covered.newest)
+            self._tell(covered.outcomes, covered.touched)
 
     async def _end(self) -> None:
         """Cover what is left, but do not wait for ever."""
@@ -114,15 +131,14 @@ class Covering:
             async with asyncio.timeout(END_S):
                 while self._under_way or self._collected:
                     await self._once()
-        for _, committed in (*self._under_way, *self._collected):
-            acknowledge((done, None, error or _unknown(), durable) for done, _, error, durable in committed.outcomes)
-        self._under_way, self._collected = [], []
+        for waiting in filter(None, (self._under_way, self._collected)):
+            acknowledge((done, None, error or _unknown(), durable) for done, _, error, durable in waiting.outcomes)
+        self._under_way = self._collected = None
 
-
-def _tell(committed: Committed, wake: Callable[[set[str]], None]) -> None:
-    acknowledge(committed.outcomes)
-    if committed.touched:
-        wake(committed.touched)
+    def _tell(self, outcomes: list[Outcome], touched: set[str]) -> None:
+        acknowledge(outcomes)
+        if touched:
+            self._wake(touched)
 
 
 def _unknown() -> LedgerError:

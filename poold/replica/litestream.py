@@ -83,10 +83,16 @@ class Litestream:
     async def running(self) -> AsyncIterator[None]:
         """Kept running during the block, once it was begun. After it there is none on this ledger."""
         await asyncio.to_thread(must_be_new, program())
+        for tool in ("setpriv", "flock"):
+            if shutil.which(tool) is None:
+                raise ReplicaError("starting", "litestream", hint=f"{tool} is missing: install util-linux")
         await finish(asyncio.to_thread(self._prepare))
         await finish(self._end_former())
-        async with beside(self._keep()):
-            yield
+        try:
+            async with beside(self._keep()):
+                yield
+        finally:
+            self.places.socket.unlink(missing_ok=True)  # one that was killed leaves it
 
     def begin(self) -> None:
         """There is a ledger now."""

@@ -13,9 +13,10 @@ from poold.replica.litestream import Litestream
 
 log = logging.getLogger("poold.replica")
 
-SYNC_S = 30.0  # one call; Litestream itself waits for a store that is away for as long as it likes
+SYNC_S = 30.0  # we wait for one call; what it began goes on, and the next call waits for that
+LONGEST_SYNC_S = 24 * 3600  # Litestream may take for one: a first snapshot is as large as the ledger
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0  # between two tries
-STUCK_S = 60.0  # a Litestream whose calls fail for so long is started anew: it may have lost a file of its own
+STUCK_S = 60.0  # a Litestream that says no for so long is started anew: it may have lost a file of its own
 STATUS_S = 2.0
 
 Observe = Callable[[bool, float], None]
@@ -29,6 +30,7 @@ class Replica:
         self._observe = observe
         self._now_ms = now_ms
         self._txid = 0  # the last of Litestream's own transactions that we saw in the replica
+        self._refused_since: float | None = None  # Litestream answers, and says no
         self.synced_ms: int | None = None
         self.why = "it was not asked yet"  # the last call failed; empty if it did not
 
@@ -48,12 +50,12 @@ class Replica:
     async def cover(self) -> None:
         """Return when all that is committed now is in the replica. While the store is away, this waits for it."""
         self._litestream.begin()
-        failing_since, pause_s = time.monotonic(), FIRST_PAUSE_S
+        pause_s = FIRST_PAUSE_S
         while not await self._tried():
-            if time.monotonic() - failing_since > STUCK_S:
+            if self._refused_since is not None and time.monotonic() - self._refused_since > STUCK_S:
                 log.error("litestream is started anew: it does not get on", extra={"why": self.why})
                 self._litestream.restart()
-                failing_since = time.monotonic()
+                self._refused_since = None
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -79,22 +81,28 @@ class Replica:
         try:
             async with asyncio.timeout(SYNC_S):
                 await self._sync()
-        except (ReplicaError, TimeoutError) as error:
-            why = f"no answer within {SYNC_S:.0f} s" if isinstance(error, TimeoutError) else error.hint
-            if self.is_up:
-                log.warning("the replica is not up to date", extra={"why": why})
-            self.why = why or "it failed"
-            self._observe(False, time.monotonic() - began)
-            return False
+        except TimeoutError:  # of a store that is away or slow: it is at it
+            self._refused_since = None
+            return self._failed(f"no answer within {SYNC_S:.0f} s", began)
+        except ReplicaError as error:
+            self._refused_since = self._refused_since or began
+            return self._failed(error.hint or "it failed", began)
         if not self.is_up:
             log.info("the replica is up to date", extra={"where": str(self._litestream.target)})
-        self.why, self.synced_ms = "", self._now_ms()
+        self.why, self.synced_ms, self._refused_since = "", self._now_ms(), None
         self._observe(True, time.monotonic() - began)
         return True
 
+    def _failed(self, why: str, began: float) -> bool:
+        if self.is_up:
+            log.warning("the replica is not up to date", extra={"why": why})
+        self.why = why
+        self._observe(False, time.monotonic() - began)
+        return False
+
     async def _sync(self) -> None:
         """Litestream's word is not enough: it also says how far the ledger is, and how far the replica."""
-        asked = {"path": str(self._litestream.places.ledger), "wait": True, "timeout": int(SYNC_S)}
+        asked = {"path": str(self._litestream.places.ledger), "wait": True, "timeout": LONGEST_SYNC_S}
         told = await control.call(self._litestream.places.socket, "POST", "/sync", asked)
         local, replicated = told.get("txid"), told.get("replicated_txid")
         if not isinstance(local, int) or not isinstance(replicated, int) or not 0 < local <= replicated:

@@ -24,6 +24,7 @@ from poold.api.tickets import Refusals, Tickets
 from poold.config import Config, PoolSize
 from poold.images import HostImages, Images
 from poold.ledger import Ledger, audit, sandboxes
+from poold.ledger.covering import Replication
 from poold.metrics import Metrics
 from poold.pool import OVERHEAD_MB, Places, Pool
 from poold.pressure import Thresholds
@@ -288,6 +289,7 @@ async def open_host(
     post: Post = nobody_listens,
     settings: Mapping[str, str] | None = None,
     limit_s: float = LIMIT_S,
+    replication: Replication | None = None,
 ) -> AsyncIterator[Host]:
     """A poold with `slots` places and memory for as many machines, `warm` of them kept warm.
 
@@ -312,7 +314,8 @@ async def open_host(
     facts = _facts(config, clock(), slots)
     tickets = Tickets(NAME, pki / "tickets.pub", now_ms=clock)
     try:
-        async with asyncio.timeout(limit_s), Ledger.open(config.ledger_path) as ledger:
+        opened = Ledger.open(config.ledger_path, replication=replication)
+        async with asyncio.timeout(limit_s), opened as ledger:
             todo, recovery = await _observe(ledger, engine, clock) if recover else (Plan(), Recovery(clock()))
             means = Means(ledger, pool, images, sources, metrics)
             async with pool.running(), Sandboxes(means, Defaults("host", config.rules)).running() as host:

@@ -67,6 +67,8 @@ GOOD = [
     ("POOLD_PRICES", "/prices.toml", lambda c: c.tasks.prices, Path("/prices.toml")),
     ("POOLD_TASKS_QUEUE", "1", lambda c: c.tasks.queue, 1),
     ("POOLD_STORE", "/srv/store", lambda c: c.tasks.store, Path("/srv/store")),
+    ("POOLD_STORE", "/srv/store", lambda c: c.durability, "local"),
+    ("POOLD_STORE", "s3://bucket/one", lambda c: c.durability, "replicated"),
     ("POOLD_STORE", "/srv/store", lambda c: (c.store, c.tasks.is_shared), (Path("/srv/store"), True)),
     ("POOLD_STORE", "", lambda c: (c.store, c.tasks.is_shared), (None, False)),
     ("POOLD_STORE", "s3://my.bucket-1", lambda c: c.store, S3Config("my.bucket-1")),
@@ -224,3 +226,13 @@ S3_SETTINGS = [
 @pytest.mark.parametrize(("name", "value", "field", "expected"), S3_SETTINGS)
 def test_each_setting_of_s3_is_read(name: str, value: str, field: str, expected: object) -> None:
     assert getattr(read(**{"POOLD_STORE": "s3://bucket", name: value}).store, field) == expected
+
+
+def test_what_is_acknowledged_when_is_chosen_and_needs_a_store() -> None:
+    assert read(POOLD_STORE="s3://bucket", POOLD_DURABILITY="local").durability == "local"
+    assert read(POOLD_STORE="/srv/store", POOLD_DURABILITY="replicated").durability == "replicated"
+    assert read().durability == "local"
+    with pytest.raises(ConfigError, match="POOLD_DURABILITY=replicated needs a store"):
+        read(POOLD_DURABILITY="replicated")
+    with pytest.raises(ConfigError, match=r"POOLD_DURABILITY.*'fast'"):
+        read(POOLD_DURABILITY="fast")

@@ -10,8 +10,9 @@ import pytest
 
 from poold.devstore import S3Server
 from poold.errors import LedgerError
-from poold.ledger import Ledger
+from poold.ledger import Ledger, care, events
 from poold.ledger.covering import Replication
+from poold.ledger.driver import sqlite3
 from tests.replicas import Place, in_s3, put, until
 from tests.s3faults import open_faults
 
@@ -33,7 +34,10 @@ async def test_what_is_acknowledged_is_in_s3(tmp_path: Path, s3: S3Server) -> No
         assert await place.numbers() == set(range(50))
 
 
-async def test_while_the_store_is_away_writes_wait_and_then_go_on(tmp_path: Path, s3: S3Server) -> None:
+async def test_while_the_store_is_away_writes_wait_and_then_go_on(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poold.replica.replica.SYNC_S", 3.0)
     async with asyncio.timeout(120), open_faults(s3.ports[0]) as faults:
         place = in_s3(tmp_path / "host", {**s3.client(), "AWS_ENDPOINT_URL": faults.url}, "away")
         async with place.opened() as (ledger, replica):
@@ -51,10 +55,25 @@ async def test_while_the_store_is_away_writes_wait_and_then_go_on(tmp_path: Path
             assert await place.numbers() == {1, 2, 3}
 
 
+async def test_a_sync_that_takes_longer_than_we_wait_for_a_call_comes_to_its_end(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a first snapshot of a large ledger does: who gives up a call does not give up what it began."""
+    monkeypatch.setattr("poold.replica.replica.SYNC_S", 0.5)
+    async with asyncio.timeout(120), open_faults(s3.ports[0]) as faults:
+        faults.slow(2.0)
+        place = in_s3(tmp_path / "host", {**s3.client(), "AWS_ENDPOINT_URL": faults.url}, "slow")
+        async with place.opened() as (ledger, _):
+            await ledger.write(partial(put, number=1))
+            faults.heal()
+            assert await place.numbers() == {1}
+
+
 async def test_a_write_that_the_store_never_got_fails_clearly_when_the_ledger_is_closed(
     tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("poold.ledger.covering.END_S", 0.2)
+    monkeypatch.setattr("poold.replica.replica.SYNC_S", 3.0)
     async with asyncio.timeout(120), open_faults(s3.ports[0]) as faults:
         place = in_s3(tmp_path / "host", {**s3.client(), "AWS_ENDPOINT_URL": faults.url}, "closed")
         async with place.opened() as (ledger, replica):
@@ -148,3 +167,34 @@ async def test_a_caller_who_leaves_takes_nothing_with_it(tmp_path: Path) -> None
         leaving.cancel()
         await ledger.write(partial(put, number=2))
         assert await place.numbers() == {1, 2}
+
+
+async def test_a_litestream_that_loses_a_file_of_its_own_while_it_runs_is_started_anew_and_gets_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poold.replica.replica.STUCK_S", 0.5)
+    place = Place(tmp_path / "host", tmp_path / "store")
+    async with asyncio.timeout(60), place.opened() as (ledger, replica):
+        await ledger.write(partial(put, number=1))
+        known = sorted((place.folder / "litestream" / "epoch-1" / "ltx" / "0").iterdir())
+        known[-1].unlink()
+        await ledger.write(partial(put, number=2))
+        assert replica.restarts == 1
+        assert await place.numbers() == {1, 2}
+
+
+def put_much(db: sqlite3.Connection, number: int) -> int:
+    return events.append(db, "all", "output", {"n": number, "text": "x" * 4000}, at_ms=number)
+
+
+async def test_the_log_stays_small_and_the_replica_whole_through_many_checkpoints(tmp_path: Path) -> None:
+    """Litestream checkpoints while we write, and both are right: several times the log goes round."""
+    place = Place(tmp_path / "host", tmp_path / "store")
+    async with asyncio.timeout(120), place.opened() as (ledger, _):
+        log = place.ledger.with_name("ledger.db-wal")
+        for start in range(0, 6000, 200):
+            await asyncio.gather(*(ledger.write(partial(put_much, number=n)) for n in range(start, start + 200)))
+        assert place.ledger.stat().st_size > 20 << 20  # the checkpoints took place
+        assert log.stat().st_size < 16 << 20
+        assert await ledger.read(care.check) == []
+        assert await place.numbers() == set(range(6000))
