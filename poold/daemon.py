@@ -28,6 +28,7 @@ from poold.engines.qemu import QemuEngine
 from poold.engines.qemu.accel import UNTRIED, find_accel
 from poold.errors import ConfigError, HostFault, NetError
 from poold.images import HostImages, Images
+from poold.lease import wardens
 from poold.ledger import Ledger, sandboxes
 from poold.lifetimes import finish
 from poold.metrics import Metrics
@@ -169,7 +170,7 @@ async def stop_all(config: Config, sources: Sources) -> None:
             )
             await ledger.write(stop)
             await ground.engine.destroy(action.machine_id)
-        await asyncio.to_thread(guard.dismiss)
+        await asyncio.to_thread(wardens.dismiss, guard)
 
 
 @contextlib.asynccontextmanager

@@ -138,12 +138,6 @@ class Guard:
                     return found
         return None
 
-    def dismiss(self) -> None:
-        """Nothing runs any more that a warden would have to kill. Blocks."""
-        until = self.read()
-        if until is not None:
-            self.write(until.over())
-
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
