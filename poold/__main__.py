@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import uvloop
 
@@ -16,7 +17,7 @@ from contract.__about__ import __version__
 from poold import daemon
 from poold.cluster import StoppedBefore
 from poold.config import Config
-from poold.errors import ConfigError, HostFault
+from poold.errors import ConfigError, Fenced, HostFault
 from poold.logs import open_log
 from poold.sandboxes import Sources
 from poold.store.errors import Corrupt, Full, Refused, Unreachable, WrongStore
@@ -77,6 +78,16 @@ def main() -> None:
             runner.run(daemon.stop_all(config, SOURCES) if stops_all else _serve(config))
     except (ConfigError, HostFault, *STORE_ERRORS) as error:
         sys.exit(f"poold: {error}")
+    except BaseExceptionGroup as errors:
+        if errors.subgroup(Fenced) is None:
+            raise
+        _start_anew()
+
+
+def _start_anew() -> NoReturn:
+    """As whoever starts us would: the same process with nothing of what it knew, under the same supervision."""
+    log.warning("starting anew, as a host that was away")
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 — this is what we are
 
 
 async def _serve(config: Config) -> None:

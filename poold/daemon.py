@@ -28,6 +28,7 @@ from poold.engines.qemu import QemuEngine
 from poold.engines.qemu.accel import UNTRIED, find_accel
 from poold.errors import ConfigError, HostFault, NetError
 from poold.images import HostImages, Images
+from poold.lease import wardens
 from poold.lease.members import Lost
 from poold.ledger import Ledger, sandboxes
 from poold.lifetimes import finish
@@ -211,7 +212,7 @@ async def stop_all(config: Config, sources: Sources) -> None:
             )
             await opened.ledger.write(stop)
             await ground.engine.destroy(action.machine_id)
-        await asyncio.to_thread(guard.dismiss)
+        await asyncio.to_thread(wardens.dismiss, guard)
 
 
 def _gate(*gates: Callable[[], None]) -> None:

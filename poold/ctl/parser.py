@@ -43,6 +43,8 @@ def build() -> argparse.ArgumentParser:
     _common(parser)
     top = parser.add_subparsers(metavar="COMMAND", required=True)
     _leaf(top, "status", "status.show", "how this host is doing")
+    _leaf(top, "lease", "lease.show", "whether this host holds its lease, and for how long")
+    _leaf(top, "hosts", "lease.hosts", "the hosts of this cluster, as this one sees them")
     live = _leaf(top, "top", "top.top", "what the machines use, live")
     live.add_argument("--once", action="store_true", help="two samples, one table")
     live.add_argument("--interval", type=_positive, default=1.0, metavar="SECONDS", help="between samples (1)")

@@ -16,6 +16,7 @@ import orjson
 
 from contract.errors import CallerError
 from contract.fields import Fields
+from poold import processes
 from poold.files import PRIVATE, put
 
 RECORD_BYTES = 512
@@ -54,6 +55,11 @@ class Until:
     kill_ns: int = 0  # from then on nothing may run
     pid: int = 0  # of poold
     started: str = ""  # and when that began: no other process has had this number then
+
+    @classmethod
+    def nothing(cls, boot: str) -> "Until":
+        """This process is poold, and has nothing to be guarded yet."""
+        return cls(boot, pid=os.getpid(), started=processes.started(os.getpid()))
 
     def over(self) -> "Until":
         """The same poold has nothing to be guarded any more."""
@@ -131,12 +137,6 @@ class Guard:
                 if found is not None:
                     return found
         return None
-
-    def dismiss(self) -> None:
-        """Nothing runs any more that a warden would have to kill. Blocks."""
-        until = self.read()
-        if until is not None:
-            self.write(until.over())
 
     def close(self) -> None:
         if self._file is not None:

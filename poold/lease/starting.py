@@ -2,14 +2,12 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contract.errors import WarrenError
 from contract.hosts import Host
-from poold import processes
 from poold.errors import ConfigError
 from poold.files import sync
 from poold.lease import wardens
@@ -39,14 +37,12 @@ class Held:
     sent_ns: int
 
     def until(self) -> Until:
-        terms, pid = Terms.of(self.lease), os.getpid()
-        return Until(
-            boot=boot_id(),
+        terms = Terms.of(self.lease)
+        return replace(
+            Until.nothing(boot_id()),
             epoch=self.lease.epoch,
             hold_ns=self.sent_ns + terms.hold_ns,
             kill_ns=self.sent_ns + terms.kill_ns,
-            pid=pid,
-            started=processes.started(pid),
         )
 
 
@@ -85,8 +81,7 @@ async def acquire(ground: Ground) -> tuple[Begin, Held]:
 async def stand_down(guard: Guard, notes: Notes, targets: Targets, now_ns: Callable[[], int] = boottime_ns) -> Mine:
     """What this host knows of itself. If its time is over, what runs of it is killed before anybody is asked."""
     mine = await finish(asyncio.to_thread(_stand_down, guard, notes, targets, now_ns))
-    if mine.held_epoch:  # machines may be running, and we may be a while
-        await wardens.ensure(guard)
+    await wardens.ensure(guard)  # machines may be running, and we may be a while; or they will, and it takes a while
     return mine
 
 
@@ -97,6 +92,7 @@ def _stand_down(guard: Guard, notes: Notes, targets: Targets, now_ns: Callable[[
     if until is None or until.boot != boot_id() or now_ns() >= until.hold_ns:
         if root is not None:
             _killed(targets)
+        guard.write(Until.nothing(boot_id()))
         return Mine(noted.holder, boot_id(), root)
     return Mine(noted.holder, boot_id(), root, until.epoch, until.hold_ns)
 

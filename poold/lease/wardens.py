@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -32,6 +33,14 @@ async def ensure(guard: Guard) -> int:
         await _start(guard)
         found = await asyncio.to_thread(_until_it_is_there, guard)
     return found[0]
+
+
+def dismiss(guard: Guard) -> None:
+    """Nothing runs any more that a warden would have to kill. Nothing of it is left. Blocks."""
+    found = _found(guard)
+    if found is not None:
+        kill_process(found[0], processes.started(found[0]))
+    shutil.rmtree(guard.folder, ignore_errors=True)
 
 
 async def _start(guard: Guard) -> None:

@@ -3,6 +3,7 @@
 OPERATORS: list[tuple[str, str, object, int, str, str | None]] = [
     ("POST", "/admin/status", None, 405, "method_not_allowed", None),
     ("DELETE", "/admin/top", None, 405, "method_not_allowed", None),
+    ("DELETE", "/admin/lease", None, 405, "method_not_allowed", None),
     ("PUT", "/admin/pool", {}, 400, "bad_field", "image"),
     ("PUT", "/admin/pool", {"image": "windows", "floor": 1, "ceiling": 1}, 400, "bad_field", "image"),
     ("PUT", "/admin/pool", {"image": "host", "ceiling": 1}, 400, "bad_field", "floor"),

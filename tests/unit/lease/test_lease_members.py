@@ -1,0 +1,142 @@
+"""Hosts of one cluster on one real folder: who is lost is taken by one other, with everything that it had begun."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from lease_hosts import TestHost, Troubled, hosts, until
+
+from poold.errors import HostFault
+from poold.lease.keeper import Keeper
+from poold.lease.members import Lost, Members
+from poold.lease.terms import Begin
+from poold.lease.written import State
+
+
+class Carried:
+    """The ledger of a host, as far as this is about it: what it has carried on."""
+
+    def __init__(self) -> None:
+        self.lost: list[Lost] = []
+        self.fails = 0
+
+    async def take_over(self, lost: Lost) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise HostFault("restoring", lost.host)
+        if lost not in self.lost:
+            self.lost.append(lost)
+
+
+@contextlib.asynccontextmanager
+async def member(host: TestHost, carried: Carried | None = None) -> AsyncIterator[tuple[Keeper, Members]]:
+    """A host that takes part during the block."""
+    _, keeper = await host.begin()
+    members = Members(host.store, keeper, take_over=None if carried is None else carried.take_over)
+    async with keeper.holding(), members.watching():
+        yield keeper, members
+
+
+async def test_hosts_see_each_other_and_how_they_are_doing(store: Troubled, tmp_path: Path) -> None:
+    with hosts(tmp_path, store, "abc") as [a, b, _]:
+        async with member(a) as (_, seen_by_a), member(b) as (_, seen_by_b):
+            await until(lambda: set(seen_by_a.living()) == set(seen_by_b.living()) == {"a", "b"})
+            assert [each["host"] for each in seen_by_a.view()] == ["a", "b"]
+            assert all(each["alive"] and each["state"] == "held" for each in seen_by_a.view())
+
+
+async def test_a_lost_host_is_taken_by_one_other_and_comes_back_empty(store: Troubled, tmp_path: Path) -> None:
+    carried = {name: Carried() for name in "bc"}
+    with hosts(tmp_path, store, "abc") as [a, b, c]:
+        await a.begin()
+        a.die()
+        async with member(b, carried["b"]) as (_, seen), member(c, carried["c"]):
+            await until(lambda: carried["b"].lost or carried["c"].lost)
+            await until(lambda: any(each["state"] == "empty" for each in seen.view()))
+            assert carried["b"].lost + carried["c"].lost == [Lost("a", 1, 1)]
+            begin, keeper = await a.begin()
+            assert (begin, keeper.epoch, keeper.lease.state) == (Begin.REJOIN, 3, State.HELD)
+
+
+async def test_of_many_who_try_for_a_lease_one_gets_it(store: Troubled, tmp_path: Path) -> None:
+    with hosts(tmp_path, store, "abcdef") as [a, *others]:
+        _, keeper = await a.begin()
+        await keeper.leave()
+        all_members = []
+        for each in others:
+            each.hold_ms = 30_000
+            _, its = await each.begin()
+            all_members.append(Members(store, its, take_over=Carried().take_over))
+        for members in all_members:
+            await members.look()
+        seen = [members._seen["a"] for members in all_members]
+        won = await asyncio.gather(*(members.take(each) for members, each in zip(all_members, seen, strict=True)))
+        assert sorted(won) == [False] * 4 + [True]
+        assert (await a.lease()).epoch == 2
+
+
+async def test_a_taker_that_is_lost_is_taken_over_with_what_it_was_taking(store: Troubled, tmp_path: Path) -> None:
+    first, second = Carried(), Carried()
+    first.fails = 1 << 30
+    with hosts(tmp_path, store, "abc") as [a, b, c]:
+        _, keeper = await a.begin()
+        await keeper.leave()
+        async with member(b, first) as (taker, _):
+            while not (await a.lease()).taken:
+                await asyncio.sleep(0.05)
+        await taker.leave()
+        async with member(c, second):
+            await until(lambda: len(second.lost) == 2)
+            while (await a.lease()).taken or (await b.lease()).taken:
+                await asyncio.sleep(0.05)
+        assert second.lost == [Lost("b", 1, 1), Lost("a", 1, 1)]
+        assert (await a.lease()).state is (await b.lease()).state is State.EMPTY
+
+
+async def test_what_cannot_be_carried_on_at_once_is_tried_again(store: Troubled, tmp_path: Path) -> None:
+    carried = Carried()
+    carried.fails = 2
+    with hosts(tmp_path, store, "ab") as [a, b]:
+        _, keeper = await a.begin()
+        await keeper.leave()
+        async with member(b, carried):
+            await until(lambda: carried.lost)
+        assert carried.lost == [Lost("a", 1, 1)]
+
+
+async def test_a_lease_that_makes_no_sense_is_told_and_left_alone(store: Troubled, tmp_path: Path) -> None:
+    with hosts(tmp_path, store, "ab") as [a, b]:
+        _, keeper = await b.begin()
+        await store.create("leases/a", b"not a lease")
+        members = Members(store, keeper, take_over=Carried().take_over)
+        await members.look()
+        await members.act()
+        assert [(each["host"], each["state"]) for each in members.view()] == [("a", "unreadable"), ("b", "held")]
+        assert (await store.get("leases/a")).data == b"not a lease"
+        assert a.name not in members.living()
+
+
+async def test_who_has_nothing_to_carry_on_with_takes_nothing(store: Troubled, tmp_path: Path) -> None:
+    with hosts(tmp_path, store, "ab") as [a, b]:
+        _, left = await a.begin()
+        await left.leave()
+        _, keeper = await b.begin()
+        members = Members(store, keeper)
+        await members.look()
+        await members.act()
+        assert (await a.lease()).state is State.LEFT
+
+
+async def test_a_fenced_host_takes_nothing(store: Troubled, tmp_path: Path) -> None:
+    carried = Carried()
+    with hosts(tmp_path, store, "ab") as [a, b]:
+        _, left = await a.begin()
+        await left.leave()
+        _, keeper = await b.begin()
+        members = Members(store, keeper, take_over=carried.take_over)
+        await members.look()
+        await keeper.leave()
+        await members.act()
+        assert (await a.lease()).state is State.LEFT
+        assert carried.lost == []
