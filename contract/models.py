@@ -123,6 +123,11 @@ class Hibernated:
     bytes: int  # of all of it
     at_ms: int  # since when
 
+    @property
+    def prefix(self) -> str:
+        """What all of its keys begin with."""
+        return self.key[: self.key.rindex("/") + 1]
+
     def view(self) -> dict[str, Any]:
         return {"bytes": self.bytes, "at_ms": self.at_ms}
 

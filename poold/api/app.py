@@ -45,6 +45,7 @@ ROUTES: Sequence[Door | SocketDoor] = (
     Door("DELETE", ONE, sandboxes.destroy, WRITE),
     Door("POST", f"{ONE}/pause", sandboxes.pause, WRITE),
     Door("POST", f"{ONE}/resume", sandboxes.resume, WRITE),
+    Door("POST", f"{ONE}/hibernate", sandboxes.hibernate, WRITE),
     Door("POST", f"{ONE}/timeout", sandboxes.timeout, WRITE),
     Door("GET", f"{ONE}/health", sandboxes.health, READ),
     Door("GET", f"{ONE}/logs", sandboxes.logs, READ),

@@ -1,4 +1,4 @@
-"""Sandboxes as resources: create, list, get, pause, resume, destroy."""
+"""Sandboxes as resources: create, list, get, pause, resume, hibernate, destroy."""
 
 from dataclasses import replace
 from functools import partial
@@ -68,6 +68,11 @@ async def pause(request: Request) -> Response:
 async def resume(request: Request) -> Response:
     await no_fields(request)
     return json_reply((await services(request).sandboxes.resume(asked_id(request), caller_of(request))).view())
+
+
+async def hibernate(request: Request) -> Response:
+    await no_fields(request)
+    return json_reply((await services(request).sandboxes.hibernate(asked_id(request), caller_of(request))).view())
 
 
 async def timeout(request: Request) -> Response:

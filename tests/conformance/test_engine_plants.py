@@ -1,9 +1,10 @@
 """What an engine promises of saved machines that are taken apart and put together again."""
 
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,16 @@ async def taken_apart(bench: Bench, folder: Path) -> AsyncIterator[Apart]:
         yield Apart(machine, parts.facts, golden, files)
 
 
+async def plant(bench: Bench, apart: Apart, then: Callable[[Mapping[str, Path]], object] = len) -> None:
+    async with bench.engine.planting(apart.machine.id, apart.facts, bench.image, apart.golden) as paths:
+        apart.put(paths)
+        then(paths)
+
+
+def _hurt(paths: Mapping[str, Path], name: str, damage: Callable[[Path], object]) -> None:
+    damage(paths[name])
+
+
 def machines(bench: Bench) -> list[str]:
     return [path.name for path in (bench.folder / "machines").iterdir()]
 
@@ -83,13 +94,10 @@ async def test_what_is_not_whole_is_no_machine(bench: Bench, tmp_path: Path) -> 
         ]
         for name, damage in wrong:
             with pytest.raises(EngineError):
-                async with bench.engine.planting(apart.machine.id, apart.facts, bench.image, apart.golden) as paths:
-                    apart.put(paths)
-                    damage(paths[name])
+                await plant(bench, apart, partial(_hurt, name=name, damage=damage))
             assert machines(bench) == []
         with pytest.raises(KeyError):
-            async with bench.engine.planting(apart.machine.id, apart.facts, bench.image, apart.golden):
-                raise KeyError
+            await plant(bench, apart, lambda paths: paths["another"].unlink())
         assert machines(bench) == []
 
 

@@ -193,7 +193,7 @@ def test_what_stands_behind_a_frame_is_refused() -> None:
         frames.decompress("a part", data, Frame(len(data), 7))
 
 
-@pytest.mark.parametrize("rounds", (0, 1, 3, 8, 20, 40))
+@pytest.mark.parametrize("rounds", [0, 1, 3, 8, 20, 40])
 async def test_a_cancellation_at_any_moment_leaves_no_task_behind(tmp_path: Path, rounds: int) -> None:
     path = sparse_file(tmp_path / "a", 30 * MIB, {0: noise(30 * MIB)})
     async with folder_store(tmp_path / "store") as store:
