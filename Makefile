@@ -50,8 +50,8 @@ base-images: .venv/.installed
 test-images: .venv/.installed
 	@$(PY) -m images build minimal python agent
 
-up: base-images  ## start poold in the background, with warm machines
-	@$(PY) -m poold.dev up
+up: base-images  ## start hosts and a gateway in the background, with warm machines; STORE=s3: and an S3 server for them
+	@STORE=$(STORE) $(PY) -m poold.dev up
 
 down:  ## stop all that `make up` started
 	@if [ -x $(PY) ]; then $(PY) -m poold.dev down; fi

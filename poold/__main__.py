@@ -16,6 +16,7 @@ from poold.config import Config
 from poold.errors import ConfigError, HostFault
 from poold.logs import open_log
 from poold.sandboxes import Sources
+from poold.store.errors import Corrupt, Full, Refused, Unreachable, WrongStore
 
 USAGE = """usage: poold [--stop-all | --version]
 
@@ -41,9 +42,11 @@ The daemon of one Warren host. When it is stopped, sandboxes run on, and the nex
   POOLD_EGRESS_MOST  deny, registries or open: for any sandbox  open
   POOLD_REGISTRIES, POOLD_EGRESS_PRIVATE, POOLD_GUEST_CA   none
                      more registries, private addresses, a certificate
+  POOLD_STORE        what hosts share: a folder, or s3://BUCKET/PREFIX   none
   POOLD_KEEP_SANDBOXES_DAYS, POOLD_KEEP_AUDIT_DAYS         30, 365
 """
 
+STORE_ERRORS = (Corrupt, Full, Refused, Unreachable, WrongStore)
 SOURCES = Sources(now_ms=lambda: time.time_ns() // 1_000_000, unix_ns=time.time_ns, entropy=os.urandom)
 
 
@@ -63,7 +66,7 @@ def main() -> None:
         )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(daemon.stop_all(config, SOURCES) if stops_all else _serve(config))
-    except (ConfigError, HostFault) as error:
+    except (ConfigError, HostFault, *STORE_ERRORS) as error:
         sys.exit(f"poold: {error}")
 
 

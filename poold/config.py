@@ -25,6 +25,11 @@ AUTHOR = re.compile(
 )
 USUAL_AUTHOR = "Warren <agent@warren.invalid>"
 BRANCH_PATTERN = re.compile(r"[A-Za-z0-9._/*?@+-]{1,255}")
+_PART = r"[A-Za-z0-9_@][A-Za-z0-9._@-]{0,63}"
+S3_PLACE = re.compile(
+    rf"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9])(?:/(?P<prefix>{_PART}(?:/{_PART}){{0,2}}))?/?"
+)
+ENCRYPTION = re.compile(r"|AES256|aws:kms(?::[A-Za-z0-9:/_-]{1,2048})?")
 USUAL_PROTECTED = "main,master,release/*"
 
 
@@ -90,12 +95,34 @@ class TasksConfig:
     """What the operator says of tasks."""
 
     store: Path  # what tasks leave behind
+    is_shared: bool = False  # with other hosts
     secrets: Path | None = None  # a folder: OWNER/NAME and all/NAME
     author: GitAuthor = GitAuthor("Warren", "agent@warren.invalid")
     protected: tuple[str, ...] = ("main", "master", "release/*")  # branches that nothing is pushed to
     prices: Path | None = None  # of models, for agents that tell no dollars
     queue: int = 1000  # tasks that wait for room, at most
     archive_mb: int = 16_384  # of one task's workspace
+
+
+@dataclass(frozen=True)
+class S3Config:
+    """A store in S3. Who we are there, and where it is, AWS's own settings say."""
+
+    bucket: str
+    prefix: str = ""  # of one cluster
+    encryption: str = ""  # by the server: AES256, aws:kms or aws:kms:KEY; empty: as the bucket's own settings say
+    addressing: str = "auto"
+    requests: int = 16  # at once
+    timeout_s: int = 20  # of one attempt
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+    @property
+    def encryption_parameters(self) -> dict[str, str]:
+        if self.encryption.startswith("aws:kms:"):
+            return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self.encryption.removeprefix("aws:kms:")}
+        return {"ServerSideEncryption": self.encryption} if self.encryption else {}
 
 
 @dataclass(frozen=True)
@@ -125,6 +152,7 @@ class Config:
     cgroup: str  # the name of our control groups
     egress: EgressConfig
     tasks: TasksConfig
+    store: Path | S3Config | None  # what hosts share; None: this one is alone
     guest_path: Path  # the guest's package, for the local engine
 
     @classmethod
@@ -146,6 +174,7 @@ class Config:
         host, port = read.listen("POOLD_LISTEN", "127.0.0.1:7070", may_be_any=is_tls and engine != "local")
         state_dir = Path(environ.get("POOLD_STATE_DIR", DEFAULT_STATE_DIR)).absolute()
         slots = read.integer("POOLD_SLOTS", 64, 1, 4096)
+        store = read.store("POOLD_STORE")
         budget = read.integer("POOLD_MEMORY_MB", host_memory_mb * 8 // 10, 256, 1 << 30)
         return cls(
             name=read.host_name("POOLD_NAME", hostname.lower()),
@@ -177,7 +206,8 @@ class Config:
             min_disk_mb=read.integer("POOLD_MIN_DISK_MB", 2048, 1, 1 << 40),
             cgroup=read.group("POOLD_CGROUP", _group_of(state_dir)),
             egress=read.egress(),
-            tasks=read.tasks(state_dir / "store"),
+            tasks=read.tasks(store if isinstance(store, Path) else state_dir / "store", isinstance(store, Path)),
+            store=store,
         )
 
     @property
@@ -231,9 +261,27 @@ class _Reader(Settings):
                 return NetRule(name, int(port))
         raise BadSetting(f"POOLD_EGRESS_PRIVATE must be NAME:PORT or ADDRESS/BITS:PORT, got {entry!r}")
 
-    def tasks(self, usual_store: Path) -> TasksConfig:
+    def store(self, name: str) -> Path | S3Config | None:
+        text = self._environ.get(name, "")
+        if "://" not in text:
+            return self.path(name)
+        match = S3_PLACE.fullmatch(text)
+        if match is None:
+            raise BadSetting(f"{name} must be a folder or s3://BUCKET/PREFIX, got {text!r}")
+        told = "be AES256, aws:kms or aws:kms:KEY"
+        return S3Config(
+            bucket=match["bucket"],
+            prefix=match["prefix"] or "",
+            encryption=self.matching("POOLD_STORE_ENCRYPTION", ENCRYPTION, "", told=told),
+            addressing=self.one_of("POOLD_STORE_ADDRESSING", ("auto", "path", "virtual"), "auto"),
+            requests=self.integer("POOLD_STORE_REQUESTS", 16, 1, 256),
+            timeout_s=self.integer("POOLD_STORE_TIMEOUT_SEC", 20, 1, 600),
+        )
+
+    def tasks(self, store: Path, is_shared: bool) -> TasksConfig:
         return TasksConfig(
-            store=self.path("POOLD_STORE") or usual_store,
+            store=store,
+            is_shared=is_shared,
             secrets=self._folder("POOLD_SECRETS"),
             author=self._author("POOLD_GIT_AUTHOR"),
             protected=self._branches("POOLD_GIT_PROTECTED"),

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 from contract.__about__ import __version__
-from contract.errors import WarrenError
 from contract.ids import new_id
 from contract.states import Event
 from poold import reconcile
@@ -30,27 +29,27 @@ from poold.engines.qemu import QemuEngine
 from poold.engines.qemu.accel import UNTRIED, find_accel
 from poold.errors import ConfigError, HostFault, NetError
 from poold.images import HostImages, Images
-from poold.ledger import Ledger, retention, sandboxes
-from poold.lifetimes import beside, finish
+from poold.ledger import Ledger, sandboxes
+from poold.lifetimes import finish
 from poold.metrics import Metrics
 from poold.net import Slots as NetSlots
 from poold.net import open_slots
 from poold.pool import Outfit, Places, Pool, Slots
 from poold.pressure import Threshold, Thresholds
 from poold.registry import Registry
-from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources
+from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources, open_depot
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
+from poold.store.opening import Shared, open_shared
 from poold.strain import Watch
 from poold.tasks import Tasks, Tools
 from poold.tasks.posting import Ways, post
 from poold.tasks.prices import read_prices
+from poold.upkeep import upkeep
 
 log = logging.getLogger("poold")
 
 GUEST_CA = "/usr/local/share/ca-certificates/warren.crt"  # where a guest keeps whom it is told to trust
-UPKEEP_S = 3600.0
-BETWEEN_SWEEPS_S = 0.1  # others want to write, too
 
 
 @dataclass
@@ -78,9 +77,11 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
     metrics = Metrics()
     clients = await asyncio.to_thread(_clients, config)
     async with (
+        _store(config, metrics) as shared,
         _opened(config, metrics) as ledger,
         _ground(config, ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
         _proxies(config, ground, Connections(ledger, metrics, sources.now_ms), sources) as proxies,
+        open_depot(config.state_dir, shared, ground.engine, ground.images, ledger=ledger, sources=sources) as depot,
     ):
         watch = Watch(config.state_dir, metrics, _thresholds(config))
         pool = Pool(
@@ -92,15 +93,15 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
             observe=metrics.guest_call_seconds.observe,
             outfit=ground.outfit,
         )
-        means = Means(ledger, pool, ground.images, sources, metrics, _network(config, clients))
+        means = Means(ledger, pool, ground.images, sources, metrics, _network(config, clients), depot)
         async with (
             pool.running(),
             watch.running(pool.keeper.strain),
             Sandboxes(means, Defaults(config.default_image, config.rules)).running() as host,
-            _upkeep(ledger, config, sources),
+            upkeep(ledger, config, sources.now_ms),
         ):
             await reconcile.take_over(todo, means, host, ground.slot_of, recovery)
-            facts = _facts(config, ground, sources)
+            facts = _facts(config, ground, sources, shared)
             keys = None if config.pki is None else config.pki.tickets
             tickets = Tickets(config.name, keys, now_ms=sources.now_ms)
             refusals = Refusals(ledger, metrics, now_ms=sources.now_ms)
@@ -165,6 +166,22 @@ async def stop_all(config: Config, sources: Sources) -> None:
             )
             await ledger.write(stop)
             await ground.engine.destroy(action.machine_id)
+
+
+@contextlib.asynccontextmanager
+async def _store(config: Config, metrics: Metrics) -> AsyncIterator[Shared | None]:
+    """What this host shares with others, looked at before anything is done. None if it is alone."""
+    if config.store is None:
+        yield None
+        return
+
+    def observe(seconds: float, is_answered: bool) -> None:
+        metrics.store_request_seconds.observe(seconds)
+        metrics.store_requests_total.add(outcome="answered" if is_answered else "failed")
+
+    async with open_shared(config.store, config.state_dir, observe=observe) as shared:
+        log.info("store", extra={"store": shared.place, "cluster": shared.cluster})
+        yield shared
 
 
 @contextlib.asynccontextmanager
@@ -360,7 +377,7 @@ def _beating(config: Config, found: Services) -> contextlib.AbstractAsyncContext
     return Registry(config.registry, partial(record, found), partial(is_ready, found)).beating()
 
 
-def _facts(config: Config, ground: Ground, sources: Sources) -> Facts:
+def _facts(config: Config, ground: Ground, sources: Sources, shared: Shared | None) -> Facts:
     return Facts(
         name=config.name,
         address=config.advertise,
@@ -373,25 +390,6 @@ def _facts(config: Config, ground: Ground, sources: Sources) -> Facts:
         default_image=config.default_image,
         ledger_path=config.ledger_path,
         images_dir=config.images_dir,
+        store=None if shared is None else shared.place,
+        cluster=None if shared is None else shared.cluster,
     )
-
-
-@contextlib.asynccontextmanager
-async def _upkeep(ledger: Ledger, config: Config, sources: Sources) -> AsyncIterator[None]:
-    """Remove from the ledger what is too old, now and then."""
-    keep = retention.Keep(ended_days=config.keep_sandboxes_days, audit_days=config.keep_audit_days)
-
-    async def forever() -> None:
-        while True:
-            sweep = partial(retention.sweep, keep=keep, now_ms=sources.now_ms())
-            wait_s = BETWEEN_SWEEPS_S
-            try:
-                if (await ledger.write(sweep, durable=False)).done:
-                    wait_s = UPKEEP_S
-            except WarrenError as error:
-                log.error("the ledger could not be swept", extra={"why": str(error)})
-                wait_s = UPKEEP_S
-            await asyncio.sleep(wait_s)
-
-    async with beside(forever()):
-        yield

@@ -10,16 +10,21 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from poold import devstore
 
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "up"
 REGISTRY = FOLDER / "registry"
 CA = FOLDER / "pki"
 KEY = FOLDER / "key.json"
+S3_FOLDER = FOLDER / "s3"
 GATEWAY = os.environ.get("GATEWAY_LISTEN", "127.0.0.1:8080")
+STORE = os.environ.get("STORE", "")
+S3_PORT = os.environ.get("S3_PORT", "8333")
 FIRST_HOST = os.environ.get("POOLD_LISTEN", "127.0.0.1:7070")
 BASE_UIDS = {"one": 230_000, "two": 234_096}
 OWNER = "you"
@@ -54,7 +59,7 @@ If a port is taken by another program, choose others:
 
   GATEWAY_LISTEN=127.0.0.1:8090 POOLD_LISTEN=127.0.0.1:7080 make up
 
-The second host has the port after the first one's.
+The second host has the port after the first one's. S3 (STORE=s3) has five ports from S3_PORT on.
 """
 
 
@@ -65,6 +70,7 @@ class Program:
     name: str
     module: str
     variables: Mapping[str, str] = field(repr=False)
+    words: Sequence[str] = ()  # of its command, if it is none of ours
     _process: "subprocess.Popen[bytes] | None" = field(default=None, init=False, repr=False)  # if we started it
     _log_from: int = field(default=0, init=False, repr=False)  # where the part of this run begins
 
@@ -76,6 +82,10 @@ class Program:
     def environment(self) -> dict[str, str]:
         return {**os.environ, **self.variables}
 
+    @property
+    def argv(self) -> Sequence[str]:
+        return self.words or [sys.executable, "-m", self.module]
+
     def start(self) -> bool:
         """Start it unless it runs. Whether we did."""
         if self.pid() is not None:
@@ -84,12 +94,13 @@ class Program:
         with self.log.open("ab") as log:
             self._log_from = log.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", self.module],
+                self.argv,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=self.environment,
                 start_new_session=True,
+                cwd=FOLDER if self.words else None,
             )
         self._pid_file.write_text(str(self._process.pid))
         return True
@@ -113,7 +124,7 @@ class Program:
             return self._process.pid if self._process.poll() is None else None
         with contextlib.suppress(OSError, ValueError):
             pid = int(self._pid_file.read_text())
-            if self.module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            if {*map(os.fsencode, self.argv[1:])} <= {*Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")}:
                 return pid
         return None
 
@@ -144,6 +155,9 @@ def up() -> None:
     programs = [*hosts().values(), gateway()]
     started: list[Program] = []
     try:
+        if STORE:
+            started += [program for program in (s3(),) if program.start()]
+            wait_for_s3()
         started += [program for program in programs if program.start()]
         wait_until_warm(programs)
         key = json.loads(KEY.read_text())["secret"]
@@ -172,7 +186,7 @@ def hint(key: str) -> str:
 
 def down() -> None:
     """Stop all programs and then every machine. Succeeds if nothing runs."""
-    stop([*hosts().values(), gateway()])
+    stop([*([s3()] if S3_FOLDER.exists() else []), *hosts().values(), gateway()])
 
 
 def stop(programs: Iterable[Program]) -> None:
@@ -219,11 +233,33 @@ def _of_host(name: str, address: str) -> dict[str, str]:
         "POOLD_BASE_UID": str(BASE_UIDS[name]),
         "POOLD_REGISTRY": str(REGISTRY),
         "POOLD_PKI": str(FOLDER / name / "pki"),
+        **({"POOLD_STORE": f"s3://{devstore.BUCKET}/up", **s3_server().client()} if STORE else {}),
     }
 
 
 def _run_dir(name: str) -> str:
     return f"/run/warren-{name}"
+
+
+def s3_server() -> devstore.S3Server:
+    if STORE not in ("", "s3") or not S3_PORT.isdigit():
+        sys.exit(f"STORE must be s3 or nothing, and S3_PORT a port, got {STORE!r} and {S3_PORT!r}")
+    return devstore.kept_server(S3_FOLDER, int(S3_PORT))
+
+
+def s3() -> Program:
+    server = s3_server()
+    return Program("s3", "weed", server.environment(), server.argv())
+
+
+def wait_for_s3() -> None:
+    server, program = s3_server(), s3()
+    give_up = time.monotonic() + READY_LIMIT_S
+    while not server.is_ready():
+        program.must_run()
+        if time.monotonic() > give_up:
+            sys.exit(f"S3 does not answer within {READY_LIMIT_S:g} s; its log: {program.log}")
+        time.sleep(0.1)
 
 
 def gateway() -> Program:

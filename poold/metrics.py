@@ -199,6 +199,10 @@ class Metrics:
     def _of_the_host(self) -> None:
         self.ledger_commit_seconds = self._histogram("ledger_commit_seconds", "Commits of the ledger")
         self.ledger_group_size = self._histogram("ledger_group_size", "Writes that one commit had", bounds=SIZES)
+        self.store_request_seconds = self._histogram("store_request_seconds", "Requests to the store that hosts share")
+        self.store_requests_total = self._counter(
+            "store_requests_total", "Requests to that store", outcome=("answered", "failed")
+        )
         self.recovery_total = self._counter("recovery_total", "What was found at a start and how it went on", what=None)
         self.egress_connections_total = self._counter(
             "egress_connections_total",

@@ -12,6 +12,8 @@ from pathlib import Path
 from poold.errors import EngineError
 from poold.lifetimes import finish
 
+# Of our environment, which may hold credentials: no business of a process that a guest may break into.
+HANDED_ON = ("PATH", "LANG")
 KILL_LIMIT_S = 10  # a process in uninterruptible disk sleep may take a while to go
 
 
@@ -28,6 +30,7 @@ async def start(argv: Sequence[str], *, log: Path, keep_fds: Sequence[int] = (),
                 pass_fds=keep_fds,
                 start_new_session=True,
                 cwd=cwd,
+                env={name: os.environ[name] for name in HANDED_ON if name in os.environ},
             )
         child.returncode = 0  # `watch` reaps it; Popen must not
         return child.pid

@@ -43,6 +43,7 @@ async def status(request: Request) -> Response:
             "pressure": None if pressure is None else {"what": pressure.what, "message": pressure.message},
             "ledger": _ledger(facts.ledger_path),
             "images_dir": str(facts.images_dir),
+            "store": None if facts.store is None else {"place": facts.store, "cluster": facts.cluster},
             "recovery": found.recovery.view(),
         }
     )

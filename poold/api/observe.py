@@ -32,7 +32,7 @@ async def readyz(request: Request) -> Response:
         raise NotReady("this host is being drained")
     if pressure is not None:
         raise NotReady(pressure.message)
-    return json_reply({"ready": True})
+    return json_reply({"ready": True, "store": found.facts.store, "cluster": found.facts.cluster})
 
 
 async def host(request: Request) -> Response:

@@ -37,6 +37,8 @@ class Facts:
     default_image: str
     ledger_path: Path
     images_dir: Path
+    store: str | None = None  # what it shares with other hosts
+    cluster: str | None = None  # those hosts
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ def _facts(status: dict[str, Any], now_ms: int) -> dict[str, str]:
         "slots": f"{slots['free']} of {slots['all']} free",
         "memory": f"{megabytes(memory['left_mb'])} of {megabytes(memory['budget_mb'])} left",
         "ledger": f"{ledger['path']}, {size(ledger['bytes'])} + {size(ledger['wal_bytes'])} not merged yet",
+        "store": _store(status.get("store")),
         "recovery": _recovery(status.get("recovery"), now_ms),
     }
 
@@ -42,6 +43,10 @@ def _state(status: dict[str, Any]) -> str:
     if status.get("pressure"):
         return f"under pressure: {status['pressure']['message']}"
     return "serving" if status["serving"] else "starting"
+
+
+def _store(store: dict[str, Any] | None) -> str:
+    return "-" if store is None else f"{store['place']}, cluster {store['cluster']}"
 
 
 def _recovery(recovery: dict[str, Any] | None, now_ms: int) -> str:

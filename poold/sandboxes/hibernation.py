@@ -11,15 +11,15 @@ So a failure, a cancellation or a kill at any step has nothing to undo that coul
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
 from contract.errors import CapacityError, WarrenError, WrongState
 from contract.models import Caller, Hibernated, Sandbox
 from contract.states import Event
-from poold.hibernate import Depot, Notes
-from poold.ledger import Ledger, leftovers
+from poold.hibernate import Depot
+from poold.ledger import leftovers
 from poold.lifetimes import beside, finish
 from poold.sandboxes.means import Means
 from poold.sandboxes.telling import Progress
@@ -158,15 +158,3 @@ class Hibernation:
         for prefix in await ledger.read(leftovers.listed):
             if await depot.remove(prefix):
                 await ledger.write(partial(leftovers.drop, prefix=prefix), durable=False)
-
-
-def notes_in(ledger: Ledger, now_ms: Callable[[], int]) -> Notes:
-    """What may be left over in the store is written down in `ledger`."""
-
-    async def add(prefix: str) -> None:
-        await ledger.write(partial(leftovers.add, prefix=prefix, now_ms=now_ms()))
-
-    async def drop(prefix: str) -> None:
-        await ledger.write(partial(leftovers.drop, prefix=prefix), durable=False)
-
-    return Notes(add, drop)

@@ -11,11 +11,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 Progress = Callable[[int, int], None]
+Observe = Callable[[float, bool], None]  # seconds that a request took, and whether it was answered
 MAX_BYTES = 16 << 20  # of an object that is read or written in one piece
 
 
 def silent(_done_bytes: int, _all_bytes: int) -> None:
     """The progress of what nobody watches."""
+
+
+def unobserved(_seconds: float, _is_answered: bool) -> None:
+    """The requests of a store that nobody watches."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,9 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str, *, after: str = "") -> AsyncIterator[Entry]:
-        """The objects whose keys begin with `prefix`, by key, those up to `after` left out."""
+        """The objects whose keys begin with `prefix`. Those of one folder come by name; which folder comes first is
+        the store's own business. `after` a key that was listed it goes on behind that.
+        """
         ...
 
 

@@ -197,7 +197,7 @@ class Disk:
             except FileNotFoundError:
                 self._must_be_there()
                 return
-            files.sync(path.parent)
+            self._sync_above(path)
             with contextlib.suppress(OSError):  # it is not empty
                 for folder in self._parents(path):
                     folder.rmdir()
@@ -256,8 +256,8 @@ class Disk:
     def _place(self, draft: Draft, move: Callable[[Path, Path], None]) -> None:
         path = self._path(draft.key)
         for left in reversed(range(TRIES)):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 move(draft.path, path)
                 break
             except FileNotFoundError:  # somebody has removed the folder that was empty
@@ -265,6 +265,13 @@ class Disk:
                     raise
         for folder in (*self._parents(path), self._folder):
             files.sync(folder)
+
+    def _sync_above(self, path: Path) -> None:
+        """Others may remove folders that are empty by now."""
+        for folder in (*self._parents(path), self._folder):
+            with contextlib.suppress(FileNotFoundError):
+                files.sync(folder)
+                return
 
     def _parents(self, path: Path) -> list[Path]:
         """The folders between the store's and `path`, the innermost first."""

@@ -76,3 +76,7 @@ class WrongStore(FaultError):
     """This store is another cluster's, or cannot do what hosts need of it."""
 
     code = "wrong_store"
+
+
+def too_large(key: str, size: int) -> Refused:
+    return Refused(f"the object {key!r} has {size} bytes: that many are read and written in pieces", key=key)

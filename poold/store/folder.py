@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from poold.lifetimes import finish
-from poold.store import MAX_BYTES, Blob, Content, Entry, Progress, Reading, silent
+from poold.store import MAX_BYTES, Blob, Content, Entry, Observe, Progress, Reading, silent, unobserved
 from poold.store.disk import Disk, Draft
-from poold.store.errors import Refused, Unreachable
+from poold.store.errors import Full, Refused, Unreachable, too_large
 from poold.store.keys import checked_key, checked_prefix
 
 T = TypeVar("T")
@@ -27,11 +27,12 @@ PAGE = 500
 class FolderStore:
     """What `poold.store.Store` promises, of a folder. `open_folder` makes one."""
 
-    def __init__(self, folder: Path, threads: ThreadPoolExecutor, limit_s: float) -> None:
+    def __init__(self, folder: Path, threads: ThreadPoolExecutor, limit_s: float, observe: Observe) -> None:
         self._folder = folder
         self._disk = Disk(folder)
         self._threads = threads
         self._limit_s = limit_s
+        self._observe = observe
 
     def __str__(self) -> str:
         return str(self._folder)
@@ -121,8 +122,11 @@ class FolderStore:
         return await finish(self._in_time(future), undo=undo)
 
     async def _in_time(self, future: "Future[T]") -> T:
+        began = time.monotonic()
         wrapped = asyncio.wrap_future(future)
         done, _ = await asyncio.wait({wrapped}, timeout=self._limit_s)
+        is_answered = bool(done) and not isinstance(wrapped.exception(), Unreachable | Refused | Full)
+        self._observe(time.monotonic() - began, is_answered)
         if not done:
             wrapped.add_done_callback(lambda late: late.cancelled() or late.exception())
             raise Unreachable(f"the store's folder {self._folder} did not answer within {self._limit_s:g} s")
@@ -130,19 +134,17 @@ class FolderStore:
 
 
 @contextlib.asynccontextmanager
-async def open_folder(folder: Path, *, limit_s: float = LIMIT_S) -> AsyncIterator[FolderStore]:
+async def open_folder(
+    folder: Path, *, limit_s: float = LIMIT_S, observe: Observe = unobserved
+) -> AsyncIterator[FolderStore]:
     """The store in `folder`, which is made if it is not there."""
     threads = ThreadPoolExecutor(THREADS, "store")
     try:
-        store = FolderStore(folder, threads, limit_s)
+        store = FolderStore(folder, threads, limit_s, observe)
         await store.prepare()
         yield store
     finally:
         threads.shutdown(wait=False)
-
-
-def too_large(key: str, size: int) -> Refused:
-    return Refused(f"the object {key!r} has {size} bytes: more than {MAX_BYTES} are read and written in pieces")
 
 
 def _if_in_time(work: Callable[[float], T], until: float) -> T:

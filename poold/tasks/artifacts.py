@@ -57,8 +57,9 @@ class Part:
 class Artifacts:
     """The files of all tasks of this host. Raises `StoreFull` or `HostFault` if the disk does not do its part."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_shared: bool = False) -> None:
         self._folder = folder
+        self._is_shared = is_shared
 
     def path(self, task_id: str, name: str) -> Path:
         """Where it is, or would be. Raises `NoArtifact` for what cannot be one."""
@@ -94,7 +95,10 @@ class Artifacts:
         await finish(asyncio.to_thread(self._remove, self.path(task_id, "all").parent))
 
     async def sweep(self, known: Collection[str]) -> list[str]:
-        """Remove what is of no task in `known`, and what was half written. While nothing is written: at the start."""
+        """Remove what is of no task in `known`, and what was half written. While nothing is written: at the start.
+
+        In a folder that other hosts share a task that is not known may be theirs, and stays.
+        """
         return await finish(asyncio.to_thread(self._sweep, frozenset(known)))
 
     def _remove(self, folder: Path) -> None:
@@ -106,6 +110,8 @@ class Artifacts:
             folders = [path for path in self._folder.iterdir() if TASK.fullmatch(path.name)]
         except FileNotFoundError:
             return []
+        if self._is_shared:
+            folders = [path for path in folders if path.name in known]
         left = sorted(path.name for path in folders if path.name not in known)
         for folder in folders:
             if folder.name not in known:

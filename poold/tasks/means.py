@@ -36,7 +36,7 @@ class Tools:
     def make(
         cls, means: Means, sandboxes: Sandboxes, config: TasksConfig, prices: Prices, *, state_dir: Path, image: str
     ) -> "Tools":
-        vault, artifacts = Vault(state_dir / "tasks"), Artifacts(config.store / "tasks")
+        vault, artifacts = Vault(state_dir / "tasks"), Artifacts(config.store / "tasks", is_shared=config.is_shared)
         return cls(means, sandboxes, config, vault, artifacts, prices, Queue(), image)
 
     @property

@@ -1,5 +1,6 @@
-"""Every engine, one after the other, under the same tests. Each test leaves the host as it found it."""
+"""Every engine and every store, one after the other, under the same tests. Each leaves the host as it found it."""
 
+import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -9,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from poold import processes
+from poold.config import S3Config
+from poold.devstore import BUCKET, S3Server
+from tests.conformance import stores
 from tests.conformance.bench import ENGINES, QEMU, Bench, open_bench, processes_of, until
+from tests.conformance.stores import FOLDER, STORES
+from tests.s3server import running_s3
 
 
 @pytest.fixture(scope="session")
@@ -64,3 +70,23 @@ async def fresh_bench(engine_name: str) -> AsyncIterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="warren-") as folder:
         async with _leaving_nothing(engine_name, Path(folder)) as bench:
             yield bench
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    with running_s3() as server:
+        yield server
+
+
+@pytest.fixture(params=STORES)
+async def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[stores.Bench]:
+    """Either kind of store, empty, with nothing half written in it afterwards."""
+    if request.param == FOLDER:
+        where: Path | S3Config = tmp_path / "store"
+        server = None
+    else:
+        where = S3Config(BUCKET, f"of-test/{secrets.token_hex(8)}")
+        server = request.getfixturevalue("s3_server")
+    async with stores.open_bench(where, server) as bench:
+        yield bench
+        assert bench.back.left_over() == []
