@@ -5,9 +5,9 @@ parts, and a manifest that is written last. The golden memory that it is a diffe
 content. What comes from the store may be anything: nothing of it becomes a machine before all of it was checked.
 """
 
-from poold.hibernate.depot import Depot
+from poold.hibernate.depot import Depot, Drive
 from poold.hibernate.errors import Damaged, NotOurs
 from poold.hibernate.goldens import Notes
 from poold.hibernate.manifest import Manifest
 
-__all__ = ["Damaged", "Depot", "Manifest", "NotOurs", "Notes"]
+__all__ = ["Damaged", "Depot", "Drive", "Manifest", "NotOurs", "Notes"]

@@ -2,7 +2,8 @@
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
@@ -10,7 +11,7 @@ import orjson
 from contract.errors import BadField
 from contract.models import Hibernated, Sandbox
 from poold.engines import Engine, Parts
-from poold.hibernate import manifest, packing, unpacking
+from poold.hibernate import disks, manifest, packing, rows, unpacking
 from poold.hibernate.blocking import in_thread
 from poold.hibernate.errors import Damaged, NotOurs
 from poold.hibernate.goldens import FOLDER as GOLDENS
@@ -23,6 +24,14 @@ from poold.store.errors import Corrupt, NoObject
 
 FOLDER = "hibernated"
 DRIVE = "drive"  # the file of a machine with what a person wants back
+
+
+@dataclass(frozen=True)
+class Drive:
+    """The disk of a machine: which parts of it cannot be read, and the rest, in zstd."""
+
+    damaged: tuple[str, ...]
+    chunks: AsyncIterator[bytes]
 
 
 class Depot:
@@ -79,6 +88,7 @@ class Depot:
             at_ms,
             self._engine.name,
             parts.facts,
+            rows.encode(sandbox),
             golden,
             files,
         )
@@ -93,17 +103,31 @@ class Depot:
         whole = await self.manifest(found)
         await packing.check(self._store, prefix, whole.files.values(), Told(silent, 0))
 
+    async def sandbox_of(self, key: str) -> Sandbox:
+        """The sandbox whose manifest is in the store under `key`, for a host that never heard of it."""
+        data = await self._read(key)
+        whole = self._ours(key, manifest.decode_manifest(key, data))
+        found = Hibernated(key, hashlib.sha256(data).hexdigest(), whole.stored_bytes + len(data), whole.at_ms)
+        more = {"id": whole.sandbox, "machine": whole.machine, "generation": whole.generation, "hibernated": found}
+        return rows.decode(key, whole.row, **more)
+
     async def manifest(self, found: Hibernated) -> Manifest:
         """What was hibernated. Raises `Damaged` or `NotOurs`."""
-        try:
-            data = (await self._store.get(found.key)).data
-        except (NoObject, Corrupt) as error:
-            raise Damaged(found.key, "it is missing" if isinstance(error, NoObject) else error.problem) from error
+        data = await self._read(found.key)
         whole = manifest.decode_manifest(found.key, data)
         if hashlib.sha256(data).hexdigest() != found.sha256:
             raise Damaged(found.key, "it is not the manifest that the ledger knows of")
+        return self._ours(found.key, whole)
+
+    async def _read(self, key: str) -> bytes:
+        try:
+            return (await self._store.get(key)).data
+        except (NoObject, Corrupt) as error:
+            raise Damaged(key, "it is missing" if isinstance(error, NoObject) else error.problem) from error
+
+    def _ours(self, key: str, whole: Manifest) -> Manifest:
         if whole.cluster != self._cluster:
-            raise NotOurs(found.key, f"it is of cluster {whole.cluster!r} and this host of {self._cluster!r}")
+            raise NotOurs(key, f"it is of cluster {whole.cluster!r} and this host of {self._cluster!r}")
         return whole
 
     async def fetch(self, sandbox: Sandbox, found: Hibernated, progress: Progress = silent) -> None:
@@ -136,13 +160,14 @@ class Depot:
         self._engine.check_fits(whole.machine, whole.facts, image)
         return image
 
-    async def recover_drive(self, found: Hibernated, path: Path) -> None:
-        """Make the file `path` of the drive alone, of what no other part is needed for. Raises `Damaged`."""
+    async def drive(self, found: Hibernated) -> "Drive":
+        """The machine's disk, for which no other file and no golden memory is needed. Raises `Damaged` or `NotOurs`."""
         whole = await self.manifest(found)
         if DRIVE not in whole.files:
             raise Damaged(found.key, "it has no drive")
-        file = whole.files[DRIVE]
-        await unpacking.unpack(self._store, _beside(found.key), file, path, Told(silent, file.stored_bytes))
+        file, prefix = whole.files[DRIVE], _beside(found.key)
+        damaged = await disks.damaged_parts(self._store, prefix, file)
+        return Drive(tuple(damaged), disks.stream(self._store, prefix, file, damaged))
 
     async def remove(self, prefix: str) -> bool:
         """Remove what is below `prefix`, which nobody wants. False: it is being written just now."""

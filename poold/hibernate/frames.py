@@ -107,7 +107,7 @@ def put(part: str, raw: bytes, fd: int, size: int, after: int) -> int:
 
     Raises `Damaged`, and then nothing of it was written, if a range is not inside of the file.
     """
-    ranges = _unpacked(part, raw)
+    ranges = unpacked(part, raw)
     end = after
     for offset, data in ranges:
         if offset < end or not data or offset + len(data) > size:
@@ -125,7 +125,8 @@ def _write(fd: int, data: memoryview, offset: int) -> None:
         offset += written
 
 
-def _unpacked(part: str, raw: bytes) -> list[tuple[int, memoryview]]:
+def unpacked(part: str, raw: bytes) -> list[tuple[int, memoryview]]:
+    """The ranges of a frame. Where they belong is not looked at."""
     view = memoryview(raw)
     count = COUNT.unpack_from(raw)[0] if len(raw) >= COUNT.size else 0
     at = COUNT.size + count * RANGE.size

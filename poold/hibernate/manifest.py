@@ -70,6 +70,7 @@ class Manifest:
     at_ms: int
     engine: str
     facts: Mapping[str, Any]  # as the engine told them
+    row: Mapping[str, Any]  # the sandbox, as `rows` tells of it
     golden: str  # the name of the memory that it is a difference of
     files: Mapping[str, File]
 
@@ -118,6 +119,7 @@ def _manifest(facts: Any) -> Manifest:
         generation=_number(facts["generation"], MAX_BYTES),
         at_ms=_number(facts["at_ms"], 1 << 53),
         facts=dict(facts["facts"].items()),
+        row=dict(facts["row"].items()),
         golden=_matching(SHA256, facts["golden"]),
         files={_text(name): _file(file) for name, file in facts["files"].items()},
     )

@@ -57,6 +57,22 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
     _record(db, sandbox, "created", told, action="create", noted=told, now_ms=sandbox.created_ms, request=request)
 
 
+def take_over(db: sqlite3.Connection, sandbox: Sandbox, *, now_ms: int, request: str | None = None) -> Sandbox:
+    """Write down a hibernated sandbox that was another host's. What is in the store is this host's from now on."""
+    add(db, sandbox, request=request)
+    where = None if sandbox.hibernated is None else orjson.dumps(sandbox.hibernated).decode()
+    columns = {"started": sandbox.started_ms, "paused": sandbox.paused_ms, "machine": sandbox.machine, "where": where}
+    row = db.execute(
+        "UPDATE sandboxes SET started_ms = :started, paused_ms = :paused, machine = :machine, hibernated = :where"
+        " WHERE id = :id RETURNING *",
+        {**columns, "id": sandbox.id},
+    ).fetchone()
+    after = _sandbox(row)
+    told = {"state": after.state}
+    _record(db, after, "taken_over", told, action="take_over", noted=told, now_ms=now_ms, request=request)
+    return after
+
+
 def move(
     db: sqlite3.Connection,
     sandbox_id: str,

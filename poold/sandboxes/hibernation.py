@@ -13,17 +13,18 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from functools import partial
+from sqlite3 import Connection
 from typing import Any, TypeVar
 
-from contract.errors import CapacityError, WarrenError, WrongState
+from contract.errors import CapacityError, NotFound, WarrenError, WrongState
 from contract.models import Caller, Hibernated, Sandbox
 from contract.states import Event
-from poold.hibernate import Depot
-from poold.ledger import leftovers
+from poold.hibernate import Depot, Drive
+from poold.ledger import leftovers, sandboxes
 from poold.lifetimes import beside, finish
 from poold.sandboxes.means import Means
 from poold.sandboxes.telling import Progress
-from poold.sandboxes.why import STOPPING
+from poold.sandboxes.why import STOPPING, exists
 from poold.steps import Step, run_steps
 
 log = logging.getLogger("poold.sandboxes")
@@ -32,6 +33,16 @@ T = TypeVar("T")
 
 SWEEP_S = 3600.0
 RETRY_S = 60.0  # after a sweep that failed: the store may be away
+
+
+def _take_over(db: Connection, sandbox: Sandbox, *, now_ms: int, request: str | None) -> Sandbox:
+    try:
+        here = sandboxes.get(db, sandbox.id)
+    except NotFound:
+        return sandboxes.take_over(db, sandbox, now_ms=now_ms, request=request)
+    if here.hibernated != sandbox.hibernated:
+        raise exists(here)
+    return here
 
 
 class Hibernation:
@@ -76,6 +87,22 @@ class Hibernation:
             paused = await self._stoppable(self._fetch(sandbox, caller))
         self._to_sweep.set()
         return paused
+
+    async def import_hibernated(self, key: str, caller: Caller) -> Sandbox:
+        """Take over a sandbox that another host put into the store, and has given up. Its manifest is under `key`.
+
+        Twice changes nothing. Raises `Exists` if this host has had a sandbox of that id otherwise.
+        """
+        sandbox = await self.depot(key).sandbox_of(key)
+        now_ms = self._means.sources.now_ms()
+        write = partial(_take_over, sandbox=sandbox, now_ms=now_ms, request=caller.request)
+        return await finish(self._means.ledger.write(write))
+
+    async def drive(self, sandbox: Sandbox) -> Drive:
+        """What can be read of the disk of a hibernated sandbox."""
+        if sandbox.hibernated is None:
+            raise WrongState(f"sandbox {sandbox.id} is {sandbox.state}, not in the store", state=sandbox.state)
+        return await self.depot(sandbox.id).drive(sandbox.hibernated)
 
     def sweep_soon(self) -> None:
         """Somebody may have left something in the store."""

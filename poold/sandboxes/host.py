@@ -45,7 +45,7 @@ class Sandboxes(Settings):
         self._timers = Timers(lambda sandbox_id: self._tasks.create_task(self._act(sandbox_id)))
         self._owed = Owed(means, self._again)
         self.rules = OwnersRules(means, defaults.rules)
-        self._hibernation = Hibernation(means)
+        self.hibernation = Hibernation(means)
         self._turns = Turns()
         self.repeats = Turns()  # of requests to create the same sandbox
         self.creations = Creations()
@@ -55,7 +55,7 @@ class Sandboxes(Settings):
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Sandboxes"]:
-        async with self._tasks, self._hibernation.running():
+        async with self._tasks, self.hibernation.running():
             try:
                 yield self
             finally:
@@ -66,7 +66,7 @@ class Sandboxes(Settings):
         self._stopping = True
         self.creations.end(CapacityError(STOPPING))
         self._timers.stop()
-        self._hibernation.stop()
+        self.hibernation.stop()
         await self._turns.all_over()
         for sandbox_id in list(self._live):
             if (live := self._forget(sandbox_id)) is not None:  # its machine runs on, and the next daemon finds it
@@ -156,7 +156,7 @@ class Sandboxes(Settings):
 
     async def hibernate(self, sandbox_id: str, caller: Caller = BY_ITSELF, why: str = "by request") -> Sandbox:
         """Pause the sandbox if it runs, put it into the store, and free its disk. If this fails, it is paused."""
-        self._hibernation.depot(sandbox_id)
+        self.hibernation.depot(sandbox_id)
         async with self._turns.of(sandbox_id):
             if (live := self._live.get(sandbox_id)) is not None:
                 await finish(self._pause(live, caller, why))
@@ -270,13 +270,13 @@ class Sandboxes(Settings):
         return self._with_next(sandbox)
 
     async def _hibernate(self, sandbox: Sandbox, caller: Caller, why: str) -> Sandbox:
-        hibernated = await self._hibernation.put(sandbox, caller, why)
+        hibernated = await self.hibernation.put(sandbox, caller, why)
         self._arm(hibernated)
         return self._with_next(hibernated)
 
     async def _resume(self, sandbox: Sandbox, caller: Caller) -> Sandbox:
         if sandbox.state is State.HIBERNATED:
-            sandbox = await self._hibernation.fetch(sandbox, caller)
+            sandbox = await self.hibernation.fetch(sandbox, caller)
             self._arm(sandbox)
         with self._means.timing(self._means.metrics.resume_seconds):
             live = await operations.resume(self._means, self._owed, sandbox, caller)
@@ -291,7 +291,7 @@ class Sandboxes(Settings):
             if sandbox.state is not State.STOPPED:
                 raise
         await self._free(sandbox, stopped(sandbox_id, reason))
-        self._hibernation.sweep_soon()
+        self.hibernation.sweep_soon()
         return sandbox
 
     def _watch(self, live: Live) -> None:

@@ -19,7 +19,7 @@ from poold.hibernate.manifest import (
 
 SHA = "0" * 64
 FILE = File(10, SHA, (Part("drive-00001", SHA, (Frame(5, 10), Frame(6, 10))),))
-WHOLE = Manifest("c1", "sb-1", "vm-1", 2, 3, "qemu", {"shape": {"image": "a"}}, SHA, {"drive": FILE})
+WHOLE = Manifest("c1", "sb-1", "vm-1", 2, 3, "qemu", {"shape": {"image": "a"}}, {}, SHA, {"drive": FILE})
 
 
 def test_what_was_written_is_read_again() -> None:

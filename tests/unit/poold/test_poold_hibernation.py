@@ -10,7 +10,11 @@ from typing import Any
 
 import orjson
 import pytest
+import zstandard
 
+from contract.models import Caller
+from poold.errors import Exists
+from poold.hibernate import Damaged
 from poold.ledger import leftovers
 from poold.store.errors import Unreachable
 from tests.unit.poold.poold_fake_engine import FakeEngine
@@ -56,7 +60,7 @@ async def assert_still_paused(host: Host, folder: Path, sandbox: str) -> None:
 
 async def swept(host: Host, folder: Path) -> None:
     """Nothing of sandboxes is left in the store, and nothing is noted as left over."""
-    host.sandboxes._hibernation.sweep_soon()
+    host.sandboxes.hibernation.sweep_soon()
     async with asyncio.timeout(10):
         while objects(folder) or await host.services.ledger.read(leftovers.listed):
             await asyncio.sleep(0.005)
@@ -438,7 +442,7 @@ async def test_a_kill_at_any_step_leaves_it_here_or_there(
         killing.look("at the beginning")
         with killing.watching():
             await getattr(host.sandboxes, work)(sandbox)
-            host.sandboxes._hibernation.sweep_soon()
+            host.sandboxes.hibernation.sweep_soon()
             if work != "hibernate":
                 await swept(host, tmp_path)
         killing.look("at the end")
@@ -470,3 +474,90 @@ async def _after_a_kill(folder: Path, saved: set[str], guests: dict[str, FakeGue
             assert state in ("error", "stopped"), what
         await swept(host, folder)
         return state
+
+
+# What a person gets of one that cannot be resumed.
+
+
+def content(reply: Reply) -> bytes:
+    return zstandard.ZstdDecompressor().decompressobj().decompress(reply.body)
+
+
+async def test_the_disk_of_a_hibernated_sandbox_can_be_read_also_if_the_rest_is_damaged(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create()
+        await hibernate(host, sandbox)
+        (pages,) = (tmp_path / "store").glob("hibernated/*/*/pages-00001")
+        pages.unlink()
+        reply = await host.ask("GET", f"/v1/sandboxes/{sandbox}/drive")
+        assert (reply.status, reply.headers["content-type"]) == (200, "application/zstd")
+        assert content(reply) == b"drive of " + host.engine.machine_of(sandbox).encode()
+        assert "x-warren-damaged" not in reply.headers
+
+
+async def test_a_disk_with_a_damaged_part_has_zeros_there_and_says_so(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create()
+        await hibernate(host, sandbox)
+        (part,) = (tmp_path / "store").glob("hibernated/*/*/drive-00001")
+        _flip(part)
+        reply = await host.ask("GET", f"/v1/sandboxes/{sandbox}/drive")
+        assert (reply.status, reply.headers["x-warren-damaged"]) == (200, "drive-00001")
+        assert set(content(reply)) == {0}
+        assert await host.state(sandbox) == "hibernated"
+
+
+async def test_only_a_hibernated_sandbox_has_its_disk_in_the_store(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        reply = await host.ask("GET", f"/v1/sandboxes/{await host.create()}/drive")
+        assert (reply.status, reply.code, reply.json["error"]["state"]) == (409, "wrong_state", "running")
+
+
+# On another host.
+
+
+async def test_another_host_takes_it_over_by_its_manifest_and_brings_it_back(tmp_path: Path) -> None:
+    store, asked = tmp_path / "store", {"metadata": {"a": "b"}, "hibernate_sec": 5, "public_ports": [80]}
+    async with open_host(tmp_path / "one", store_folder=store) as host:
+        sandbox = await host.create(owner="ada", **asked)
+        before = (await host.ask("POST", f"/v1/sandboxes/{sandbox}/hibernate", owner="ada")).json
+        guests = host.engine.guests
+        (key,) = [f"hibernated/{name}" for name in objects(tmp_path) if name.endswith("manifest")]
+    engine = FakeEngine(tmp_path / "two" / "fakes")
+    engine.guests.update(guests)
+    async with open_host(tmp_path / "two", store_folder=store, engine=engine) as host:
+        taken = await host.sandboxes.hibernation.import_hibernated(key, Caller())
+        assert await host.sandboxes.hibernation.import_hibernated(key, Caller()) == taken
+        assert orjson.loads(orjson.dumps(taken.view())) == before
+        reply = await host.ask("POST", f"/v1/sandboxes/{sandbox}/resume", owner="ada")
+        assert (reply.status, reply.json["state"], reply.json["owner"]) == (200, "running", "ada")
+        assert engine.guests[taken.machine or ""].identity["generation"] == 2
+        await swept(host, tmp_path)
+        with pytest.raises(Damaged):
+            await host.sandboxes.hibernation.import_hibernated(key, Caller())
+
+
+async def test_a_manifest_of_a_sandbox_that_is_here_is_not_taken_over(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create()
+        await hibernate(host, sandbox)
+        (key,) = [f"hibernated/{name}" for name in objects(tmp_path) if name.endswith("manifest")]
+        store = host.sandboxes._means.depot._store  # type: ignore[union-attr]
+        other = key.replace(key.split("/")[2], "9-0")
+        await store.put(other, (await store.get(key)).data)
+        with pytest.raises(Exists):
+            await host.sandboxes.hibernation.import_hibernated(other, Caller())
+
+
+async def test_a_manifest_whose_sandbox_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create()
+        await hibernate(host, sandbox)
+        (key,) = [f"hibernated/{name}" for name in objects(tmp_path) if name.endswith("manifest")]
+        store = host.sandboxes._means.depot._store  # type: ignore[union-attr]
+        facts = orjson.loads((await store.get(key)).data)
+        for name, value in (("owner", 7), ("rules", {"x": 1}), ("shape", {}), ("network", 5), ("metadata", {"a": 1})):
+            row = {**facts["row"], name: value}
+            await store.put(key, orjson.dumps({**facts, "row": row, "sandbox": "sb-0000000000000000"}))
+            with pytest.raises(Damaged, match="makes no sense"):
+                await host.sandboxes.hibernation.import_hibernated(key, Caller())
