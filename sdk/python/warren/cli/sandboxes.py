@@ -171,7 +171,8 @@ def _each(context: Context, doing: str, act: Callable[[Sandbox], Info]) -> int:
         except Unreachable:
             raise
         except WarrenError as error:
-            say(f"{typed}: {error}")
+            hint = errors.hint_of(error)
+            say(f"{typed}: {error}" + (f"; {hint}" if hint else ""))
             code = code or errors.exit_code_of(error)
             continue
         infos.append(info)
