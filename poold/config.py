@@ -263,20 +263,19 @@ class _Reader(Settings):
 
     def store(self, name: str) -> Path | S3Config | None:
         text = self._environ.get(name, "")
-        if "://" not in text:
-            return self.path(name)
         match = S3_PLACE.fullmatch(text)
-        if match is None:
+        if match is None and "://" in text:
             raise BadSetting(f"{name} must be a folder or s3://BUCKET/PREFIX, got {text!r}")
-        told = "be AES256, aws:kms or aws:kms:KEY"
-        return S3Config(
-            bucket=match["bucket"],
-            prefix=match["prefix"] or "",
-            encryption=self.matching("POOLD_STORE_ENCRYPTION", ENCRYPTION, "", told=told),
+        encryptions = "be AES256, aws:kms or aws:kms:KEY"
+        s3 = S3Config(
+            bucket=match["bucket"] if match else "",
+            prefix=match["prefix"] or "" if match else "",
+            encryption=self.matching("POOLD_STORE_ENCRYPTION", ENCRYPTION, "", told=encryptions),
             addressing=self.one_of("POOLD_STORE_ADDRESSING", ("auto", "path", "virtual"), "auto"),
             requests=self.integer("POOLD_STORE_REQUESTS", 16, 1, 256),
             timeout_s=self.integer("POOLD_STORE_TIMEOUT_SEC", 20, 1, 600),
         )
+        return s3 if match else self.path(name)
 
     def tasks(self, store: Path, is_shared: bool) -> TasksConfig:
         return TasksConfig(

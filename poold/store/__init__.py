@@ -110,6 +110,10 @@ class Store(Protocol):
         """
         ...
 
+    async def sweep(self) -> None:
+        """Remove the halves of objects whose writers have been gone for a day or two."""
+        ...
+
 
 @dataclass(frozen=True)
 class Reading:

@@ -46,6 +46,7 @@ async def open_shared(
             await asyncio.to_thread(_remember, state_dir, cluster)
         elif known != cluster:
             raise _anothers(where, known, cluster)
+        await store.sweep()
         yield Shared(store, str(where), cluster)
 
 

@@ -81,7 +81,9 @@ class Upload:
         digest = await asyncio.to_thread(hashlib.sha256, data)
         checksum = base64.b64encode(digest.digest()).decode()
         asked = {**self._place, "UploadId": self._id, "PartNumber": number, "Body": data, "ChecksumSHA256": checksum}
-        reply = await self._calls.repeated("writing", self._key, lambda client: client.upload_part(**asked))
+        reply = await self._calls.repeated(
+            "writing", self._key, lambda client: client.upload_part(**asked), is_bulk=True
+        )
         self._sent += len(data)
         return {"PartNumber": number, "ETag": reply["ETag"], "ChecksumSHA256": checksum}
 
@@ -115,8 +117,8 @@ async def sweep(calls: Calls, prefix: str) -> None:
     """Take back the uploads whose writers are gone. A store that does not list them keeps them."""
     place = {"Bucket": calls.bucket}
     try:
-        asked = {**place, "Prefix": f"{prefix}/" if prefix else ""}
-        found = await calls.once("sweeping", prefix, lambda client: client.list_multipart_uploads(**asked))
+        asked = {**place, "Prefix": prefix}
+        found = await calls.repeated("sweeping", prefix, lambda client: client.list_multipart_uploads(**asked))
         before = datetime.now(UTC) - ABANDONED
         for upload in found.get("Uploads", ()):
             if upload["Initiated"] < before:
@@ -124,7 +126,7 @@ async def sweep(calls: Calls, prefix: str) -> None:
                 with contextlib.suppress(NoUpload):
                     await calls.once("sweeping", named["Key"], partial(_abort, named=named))
                 log.info("an upload that nobody ended was taken back", extra={"key": upload["Key"]})
-    except (WarrenError, NoUpload) as error:
+    except WarrenError as error:
         log.warning("uploads that nobody ended could not be looked for", extra={"why": str(error)})
 
 

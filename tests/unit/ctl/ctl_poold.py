@@ -70,6 +70,7 @@ def status() -> dict[str, Any]:
         "pressure": None,
         "ledger": {"path": "/var/lib/warren/ledger.db", "bytes": 123_456, "wal_bytes": 4096},
         "images_dir": "/var/lib/warren/images",
+        "store": {"place": "s3://bucket/prefix", "cluster": "cl-00000000000000000000000000000000"},
         "recovery": {"at_ms": time.time_ns() // 1_000_000 - 7_200_000, "adopted": ["a", "b"], "lost": [], "undone": []},
     }
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poold.config import Config, GitAuthor, PoolSize, TasksConfig
+from poold.config import DEFAULT_STATE_DIR, Config, GitAuthor, PoolSize, S3Config, TasksConfig
 from poold.errors import ConfigError
 
 
@@ -67,6 +67,21 @@ GOOD = [
     ("POOLD_PRICES", "/prices.toml", lambda c: c.tasks.prices, Path("/prices.toml")),
     ("POOLD_TASKS_QUEUE", "1", lambda c: c.tasks.queue, 1),
     ("POOLD_STORE", "/srv/store", lambda c: c.tasks.store, Path("/srv/store")),
+    ("POOLD_STORE", "/srv/store", lambda c: (c.store, c.tasks.is_shared), (Path("/srv/store"), True)),
+    ("POOLD_STORE", "", lambda c: (c.store, c.tasks.is_shared), (None, False)),
+    ("POOLD_STORE", "s3://my.bucket-1", lambda c: c.store, S3Config("my.bucket-1")),
+    (
+        "POOLD_STORE",
+        "s3://bucket/a/B_1",
+        lambda c: (str(c.store), c.store),
+        ("s3://bucket/a/B_1", S3Config("bucket", "a/B_1")),
+    ),
+    (
+        "POOLD_STORE",
+        "s3://bucket/a/",
+        lambda c: (c.tasks.store, c.tasks.is_shared),
+        (DEFAULT_STATE_DIR / "store", False),
+    ),
     ("POOLD_STATE_DIR", "/srv/warren", lambda c: c.tasks.store, Path("/srv/warren/store")),
     ("POOLD_ARCHIVE_MB", "10", lambda c: c.tasks.archive_mb, 10),
     ("POOLD_POOL", " a=1-2 , b-c=0-3,", lambda c: c.pool, {"a": PoolSize(1, 2), "b-c": PoolSize(0, 3)}),
@@ -96,6 +111,14 @@ BAD = {
     "POOLD_MAX_MEMORY_MB": ["127", "-1", "x"],
     "POOLD_MAX_DISK_MB": ["127", "-1", "x"],
     "POOLD_DEFAULT_TIMEOUT_SEC": ["0", "-1", "never", "2592001"],
+    "POOLD_STORE": [
+        *("s3://", "s3://b", "s3://Bucket", "s3://bucket//a", "s3://bucket/../a", "s3://bucket/.a", "s3://bucket/a b"),
+        *("s3://bucket/a/b/c/d", "http://bucket/a", "s3://user:secret@bucket/a", "s3://bucket/a?x=1"),
+    ],
+    "POOLD_STORE_ENCRYPTION": ["aes256", "AES", "aws:kms:", "aws:kms:a b", "none", "AES256\n"],
+    "POOLD_STORE_ADDRESSING": ["", "PATH", "host"],
+    "POOLD_STORE_REQUESTS": ["0", "257", "x", ""],
+    "POOLD_STORE_TIMEOUT_SEC": ["0", "601", "1.5"],
     "POOLD_SECRETS": ["/dev/null", "no-such-folder"],
     "POOLD_GIT_AUTHOR": [
         *("", "Ann", "ann@example.com", "<ann@example.com>", "Ann <ann>", "Ann <a@b@c>", "Ann <a@b> ", "A<b <a@b>"),
@@ -182,3 +205,22 @@ def test_who_listens_everywhere_says_where_gateways_find_them(pki: Path) -> None
         read(POOLD_LISTEN="0.0.0.0:7070", POOLD_PKI=str(pki), POOLD_ADVERTISE="http://127.0.0.1:7070")
     config = read(POOLD_LISTEN="0.0.0.0:7070", POOLD_PKI=str(pki), POOLD_ADVERTISE="https://rack-1.example:7070")
     assert config.advertise == "https://rack-1.example:7070"
+
+
+S3_SETTINGS = [
+    ("POOLD_STORE_ENCRYPTION", "AES256", "encryption_parameters", {"ServerSideEncryption": "AES256"}),
+    ("POOLD_STORE_ENCRYPTION", "aws:kms", "encryption_parameters", {"ServerSideEncryption": "aws:kms"}),
+    (
+        *("POOLD_STORE_ENCRYPTION", "aws:kms:arn:aws:kms:eu:1:key/k-1", "encryption_parameters"),
+        {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "arn:aws:kms:eu:1:key/k-1"},
+    ),
+    ("POOLD_STORE_ENCRYPTION", "", "encryption_parameters", {}),
+    ("POOLD_STORE_ADDRESSING", "path", "addressing", "path"),
+    ("POOLD_STORE_REQUESTS", "256", "requests", 256),
+    ("POOLD_STORE_TIMEOUT_SEC", "1", "timeout_s", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "field", "expected"), S3_SETTINGS)
+def test_each_setting_of_s3_is_read(name: str, value: str, field: str, expected: object) -> None:
+    assert getattr(read(**{"POOLD_STORE": "s3://bucket", name: value}).store, field) == expected

@@ -192,6 +192,15 @@ async def test_a_sweep_removes_what_nobody_knows_and_what_is_half_written(artifa
     assert everything_in(folder) == ["notes", TWO, f"{TWO}/a"]
 
 
+async def test_a_sweep_of_a_folder_that_hosts_share_leaves_what_may_be_anothers(folder: Path) -> None:
+    artifacts = Artifacts(folder, is_shared=True)
+    for task_id in (ONE, TWO):
+        await artifacts.put(task_id, "a", b"x")
+        (folder / task_id / ".workspace.tar.zst.0123abcd").write_bytes(b"half")
+    assert await artifacts.sweep([TWO]) == []
+    assert everything_in(folder) == sorted([ONE, f"{ONE}/.workspace.tar.zst.0123abcd", f"{ONE}/a", TWO, f"{TWO}/a"])
+
+
 async def test_a_link_is_not_followed(artifacts: Artifacts, folder: Path) -> None:
     await artifacts.put(ONE, "a", b"x")
     (folder / ONE / "b").symlink_to("/etc/passwd")
