@@ -13,13 +13,8 @@ BENCH_PACKAGES := crun bubblewrap nginx-light wrk squid
 
 .PHONY: help up down images base-images test-images test test-unit test-faults test-fuzz test-egress test-tasks check \
 	lint types contracts lock clean \
-<<<<<<< HEAD
 	bench-create bench-density bench-slots bench-ledger bench-pause bench-hibernate bench-deaths bench-gateway bench-egress \
-	bench-tasks bench-packages
-=======
-	bench-create bench-density bench-slots bench-ledger bench-pause bench-deaths bench-gateway bench-egress \
 	bench-tasks bench-store bench-packages
->>>>>>> store
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -36,6 +36,8 @@ NAMES = {
     "task_first_event_seconds": "histogram",
     "task_events_total": "counter",
     "webhooks_total": "counter",
+    "store_request_seconds": "histogram",
+    "store_requests_total": "counter",
 }
 
 
