@@ -13,7 +13,7 @@ BENCH_PACKAGES := crun bubblewrap nginx-light wrk squid
 
 .PHONY: help up down images base-images test-images test test-unit test-faults test-fuzz test-egress test-tasks check \
 	lint types contracts lock clean \
-	bench-create bench-density bench-slots bench-ledger bench-pause bench-deaths bench-gateway bench-egress \
+	bench-create bench-density bench-slots bench-ledger bench-pause bench-hibernate bench-deaths bench-gateway bench-egress \
 	bench-tasks bench-durability bench-store bench-packages
 
 help:  ## this list
@@ -106,6 +106,9 @@ bench-ledger: .venv/.installed  ## durable events and moves a second, beside bar
 
 bench-pause: base-images  ## pause and resume of a small and a large machine
 	@$(PY) -m tests.bench.bench_pause
+
+bench-hibernate: base-images  ## a machine of 1 GiB into the store and out on another host, beside the plain way
+	@$(PY) -m tests.bench.bench_hibernate
 
 bench-deaths: base-images  ## how soon a killed machine is known to be dead
 	@$(PY) -m tests.bench.bench_deaths

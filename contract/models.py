@@ -73,7 +73,8 @@ class Rules:
     timeout_sec: int
     on_timeout: str = "destroy"  # or "pause"
     idle_sec: int | None = None  # pause after so long without output, request or terminal; None: never
-    paused_sec: int | None = None  # destroy after so long in pause; None: never
+    hibernate_sec: int | None = None  # to the store after so long in pause; None: never
+    paused_sec: int | None = None  # destroy after so long in pause, there or in the store; None: never
     auto_resume: bool = False  # on the next request
 
 
@@ -84,6 +85,7 @@ class RulesAsked:
     timeout_sec: int | None = None
     on_timeout: str | None = None
     idle_sec: int | None = None
+    hibernate_sec: int | None = None
     paused_sec: int | None = None
     auto_resume: bool | None = None
 
@@ -93,6 +95,7 @@ class RulesAsked:
             timeout_sec=fields.integer("timeout_sec", low=1, high=MAX_TIMEOUT_S, default=None),
             on_timeout=fields.text("on_timeout", max_chars=16, choices=("pause", "destroy"), default=None),
             idle_sec=fields.integer("idle_sec", low=1, high=MAX_TIMEOUT_S, default=None),
+            hibernate_sec=fields.integer("hibernate_sec", low=1, high=MAX_TIMEOUT_S, default=None),
             paused_sec=fields.integer("paused_sec", low=1, high=MAX_TIMEOUT_S, default=None),
             auto_resume=fields.flag("auto_resume", default=None),
         )
@@ -106,9 +109,27 @@ class RulesAsked:
 class Next:
     """What will happen to a sandbox by itself, unless something else happens first."""
 
-    action: str  # "pause" or "destroy"
+    action: str  # "pause", "hibernate" or "destroy"
     at_ms: int
     why: str  # "timeout", "idle" or "paused"
+
+
+@dataclass(frozen=True)
+class Hibernated:
+    """Where a sandbox is in the object store."""
+
+    key: str  # of its manifest
+    sha256: str  # of that
+    bytes: int  # of all of it
+    at_ms: int  # since when
+
+    @property
+    def prefix(self) -> str:
+        """What all of its keys begin with."""
+        return self.key[: self.key.rindex("/") + 1]
+
+    def view(self) -> dict[str, Any]:
+        return {"bytes": self.bytes, "at_ms": self.at_ms}
 
 
 @dataclass(frozen=True)
@@ -199,6 +220,7 @@ class Sandbox:
     public_ports: tuple[int, ...] = ()  # that anybody may reach through a gateway; in order, each once
     network: Network = field(default_factory=Network)  # what it may reach; the levels above may allow less
     within: tuple[Within, ...] = ()  # those of its key and its image, which it never gets out of
+    hibernated: Hibernated | None = None  # where it is in the store, while it is there
     next: Next | None = None  # not in the ledger: it follows from the rest and from what is going on
 
     def view(self) -> dict[str, Any]:
@@ -217,6 +239,7 @@ class Sandbox:
             "created_ms": self.created_ms,
             "started_ms": self.started_ms,
             "paused_ms": self.paused_ms,
+            "hibernated": None if self.hibernated is None else self.hibernated.view(),
             "ended_ms": self.ended_ms,
             "expires_ms": self.expires_ms,
             "rules": vars(self.rules),

@@ -25,6 +25,7 @@ class Event(StrEnum):
     HIBERNATE = "hibernate"
     RESUME = "resume"
     PUT_BACK = "put_back"  # a resume that came to nothing: its memory is on disk as before
+    FETCH = "fetch"  # what hibernated is on the host's disk again
     STOP = "stop"
     FAIL = "fail"
 
@@ -44,7 +45,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.STOP: State.STOPPED,
         Event.FAIL: State.ERROR,
     },
-    State.HIBERNATED: {Event.RESUME: State.STARTING, Event.STOP: State.STOPPED, Event.FAIL: State.ERROR},
+    State.HIBERNATED: {Event.FETCH: State.PAUSED, Event.STOP: State.STOPPED, Event.FAIL: State.ERROR},
     # A sandbox that failed can still be removed by its owner; its reason stays in the ledger.
     State.ERROR: {Event.STOP: State.STOPPED},
     State.STOPPED: {},
@@ -52,6 +53,8 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 # A machine may run for a sandbox in these states, and in no other.
 LIVE = frozenset({State.PENDING, State.STARTING, State.RUNNING})
+# A resume brings these back, with all that ran.
+ASLEEP = frozenset({State.PAUSED, State.HIBERNATED})
 FINAL = frozenset(state for state, row in TRANSITIONS.items() if not row)
 
 

@@ -20,6 +20,7 @@ from gateway.proxy import ANSWER_S
 Handler = Callable[[Request], Awaitable[Response]]
 
 COMMAND_S = 7 * 24 * 3600.0  # a command answers when it has ended
+STORE_S = 3600.0  # what goes to the object store and comes from there may be large, and the way to it slow
 BROWSER_S = 600.0  # a browser is started first, and its page may load slowly
 ID_CHARS = 19
 
@@ -128,7 +129,9 @@ PASSED: Sequence[Passed] = (
     _passed("write_file", Access.WRITE),
     _passed("run_command", Access.WRITE, COMMAND_S),
     _passed("pause_sandbox", Access.WRITE),
-    _passed("resume_sandbox", Access.WRITE),
+    _passed("resume_sandbox", Access.WRITE, STORE_S),
+    _passed("hibernate_sandbox", Access.WRITE, STORE_S),
+    _passed("recover_drive", Access.READ, STORE_S),
     _passed("set_timeout", Access.WRITE),
     _passed("set_port", Access.WRITE),
     _passed("get_network", Access.READ),

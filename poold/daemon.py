@@ -39,7 +39,7 @@ from poold.opened import open_ledger
 from poold.pool import Outfit, Places, Pool, Slots
 from poold.pressure import Threshold, Thresholds
 from poold.registry import Registry
-from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources
+from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources, open_depot
 from poold.seal import Seal
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
@@ -87,6 +87,9 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
         open_ledger(config, metrics, sources.now_ms, epoch=cluster.epoch) as opened,
         _ground(config, opened.ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
         _proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources) as proxies,
+        open_depot(
+            config.state_dir, cluster.shared, ground.engine, ground.images, ledger=opened.ledger, sources=sources
+        ) as depot,
     ):
         ledger, membership = opened.ledger, cluster.membership
         if membership.keeper is not None and ground.cgroups is not None:
@@ -101,7 +104,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
             observe=metrics.guest_call_seconds.observe,
             outfit=ground.outfit,
         )
-        means = Means(ledger, pool, ground.images, sources, metrics, _network(config, clients))
+        means = Means(ledger, pool, ground.images, sources, metrics, _network(config, clients), depot)
         async with (
             pool.running(),
             watch.running(pool.keeper.strain),

@@ -183,6 +183,8 @@ class Metrics:
         self.sandboxes = self._gauge("sandboxes", "Sandboxes by state", state=None)
         self.pause_seconds = self._histogram("pause_seconds", "Pausing a sandbox")
         self.resume_seconds = self._histogram("resume_seconds", "Resuming a sandbox")
+        self.hibernate_seconds = self._histogram("hibernate_seconds", "Putting a paused sandbox into the store")
+        self.fetch_seconds = self._histogram("fetch_seconds", "Bringing a hibernated sandbox back to disk")
         self.guest_call_seconds = self._histogram("guest_call_seconds", "Calls of guests, to the head of the answer")
         self.vm_cpu_seconds_total = self._counter(
             "vm_cpu_seconds_total", "Processor time that a sandbox's machine has used", sandbox=None

@@ -36,6 +36,11 @@ GUEST: Codes = together(
         503: ("draining", "no_capacity", "host_pressure"),
     },
 )
+STORE: Codes = {
+    409: ("store_conflict",),
+    500: ("hibernation_damaged", "hibernation_refused", "store_corrupt", "store_refused", "no_object"),
+    503: ("store_unreachable", "store_full"),
+}
 FILE: Codes = together(
     GUEST,
     {

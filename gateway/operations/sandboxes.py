@@ -5,12 +5,13 @@ from contract.keys import Scope
 from contract.models import USUAL_SHAPES, USUAL_TIMEOUT_S, CreateSandbox
 from contract.schema import closed, or_null
 from gateway.operations import views
-from gateway.operations.codes import BODY, FOUND, GUEST, HOSTS, QUERY, together
-from gateway.operations.operation import JSON, PLAIN, STREAM, Header, Operation, Reply, json_reply
+from gateway.operations.codes import BODY, FOUND, GUEST, HOSTS, QUERY, STORE, together
+from gateway.operations.operation import JSON, PLAIN, STREAM, ZSTD, Header, Operation, Reply, json_reply
 
 ONE = "/v1/sandboxes/{sandbox_id}"
 GO_ON = (
-    *("get_sandbox", "pause_sandbox", "resume_sandbox", "set_timeout", "destroy_sandbox", "get_health", "get_logs"),
+    *("get_sandbox", "pause_sandbox", "resume_sandbox", "hibernate_sandbox", "set_timeout", "destroy_sandbox"),
+    *("get_health", "get_logs"),
     *("get_events", "run_command", "read_file", "write_file", "set_port", "link_port", "attach"),
     *("get_network", "set_network", "get_egress"),
 )
@@ -30,7 +31,8 @@ CREATE_MEANS = {
     f"all: {USUAL_TIMEOUT_S} seconds, unless that was changed",
     "on_timeout": "what happens then; without it, `destroy`, unless your operator has another rule for you",
     "idle_sec": "pause it after so long without a request, an open terminal or output; without it, never",
-    "paused_sec": "destroy it after so long in pause; without it, never",
+    "hibernate_sec": "put it into the object store after so long in pause; without it, never",
+    "paused_sec": "destroy it after so long in pause, on disk or in the store; without it, never",
     "auto_resume": "whether a command, a file, a terminal or a look at its log brings it back from a pause",
     "env": "variables for every command in it; never shown again",
     "metadata": "texts of yours, shown with the sandbox",
@@ -137,11 +139,45 @@ SANDBOXES = (
         "POST",
         f"{ONE}/resume",
         "Sandboxes",
-        "Resume a paused sandbox",
+        "Resume a paused or hibernated sandbox",
         {200: json_reply("the sandbox, running", views.ref("Sandbox"))},
         Scope.SANDBOXES,
+        about="One that hibernates is fetched from the object store first. If a part of it is missing or damaged "
+        "there, the error names the part, and the sandbox stays as it is.",
         body=asked.nothing,
-        errors=together(BODY, GUEST),
+        errors=together(BODY, GUEST, STORE),
+    ),
+    Operation(
+        "hibernate_sandbox",
+        "POST",
+        f"{ONE}/hibernate",
+        "Sandboxes",
+        "Put a sandbox into the object store",
+        {200: json_reply("the sandbox, hibernated", views.ref("Sandbox"))},
+        Scope.SANDBOXES,
+        about="One that runs is paused first. It is written to the store, read back from there, and only then removed "
+        "from its host's disk; if that fails, it is paused. Only what it changed is stored. A resume brings it back, "
+        "with all that ran. Doing it twice changes nothing.",
+        body=asked.nothing,
+        errors=together(BODY, GUEST, STORE),
+    ),
+    Operation(
+        "recover_drive",
+        "GET",
+        f"{ONE}/drive",
+        "Sandboxes",
+        "Read the disk of a hibernated sandbox",
+        {
+            200: Reply(
+                "an image of an ext4 file system, in zstd",
+                {ZSTD: views.BYTES},
+                {"X-Warren-Damaged": "the parts that are missing in it, with commas between; without it, it is whole"},
+            )
+        },
+        Scope.SANDBOXES,
+        about="For a sandbox that cannot be resumed: its files, without what ran. Where a part is damaged in the store "
+        "the image has zeros. What it had not written to its disk yet when it was paused is not in it.",
+        errors=together(FOUND, STORE, {409: ("wrong_state",)}),
     ),
     Operation(
         "set_timeout",

@@ -52,6 +52,10 @@ SANDBOX_VIEW = closed(
         "created_ms": AT_MS,
         "started_ms": or_null(AT_MS),
         "paused_ms": or_null(AT_MS),
+        "hibernated": {
+            **or_null(closed({"bytes": COUNT, "at_ms": AT_MS})),
+            "description": "what it has in the object store, and since when, while it is there",
+        },
         "ended_ms": or_null(AT_MS),
         "expires_ms": or_null(AT_MS),
         "rules": shape_of(Rules),

@@ -130,8 +130,19 @@ async def _used_images(request: Request) -> dict[str, str]:
     """The images in use, and by what."""
     found = services(request)
     used = {share["image"]: "the pool" for share in found.pool.keeper.shares() if share["ceiling"]}
-    alive = await found.ledger.read(sandboxes.alive)
+    alive = await found.ledger.read(lambda db: [*sandboxes.alive(db), *sandboxes.hibernating(db)])
     return used | {sandbox.shape.image: f"sandbox {sandbox.id}" for sandbox in alive}
+
+
+async def take_over(request: Request) -> Response:
+    """Let a sandbox be this host's that another one put into the store and has given up."""
+    fields = Fields.parse(await read_body(request))
+    key = fields.text("manifest", max_chars=512)
+    fields.end()
+    host = services(request).sandboxes
+    taken = await host.hibernation.import_hibernated(key, caller_of(request))
+    host.wait_for(taken)
+    return json_reply((await host.get(taken.id)).view())
 
 
 async def audit_rows(request: Request) -> Response:

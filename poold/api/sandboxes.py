@@ -1,10 +1,10 @@
-"""Sandboxes as resources: create, list, get, pause, resume, destroy."""
+"""Sandboxes as resources: create, list, get, pause, resume, hibernate, destroy."""
 
 from dataclasses import replace
 from functools import partial
 
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from contract import asked
 from contract.errors import BadField
@@ -68,6 +68,21 @@ async def pause(request: Request) -> Response:
 async def resume(request: Request) -> Response:
     await no_fields(request)
     return json_reply((await services(request).sandboxes.resume(asked_id(request), caller_of(request))).view())
+
+
+async def hibernate(request: Request) -> Response:
+    await no_fields(request)
+    return json_reply((await services(request).sandboxes.hibernate(asked_id(request), caller_of(request))).view())
+
+
+async def drive(request: Request) -> Response:
+    """The disk of a hibernated sandbox, for one that cannot be resumed: as much of it as can be read."""
+    found = services(request).sandboxes
+    read = await found.hibernation.drive(await found.get(asked_id(request)))
+    headers = {"X-Content-Type-Options": "nosniff"}
+    if read.damaged:
+        headers["X-Warren-Damaged"] = ",".join(read.damaged)
+    return StreamingResponse(read.chunks, headers=headers, media_type="application/zstd")
 
 
 async def timeout(request: Request) -> Response:

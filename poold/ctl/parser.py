@@ -106,7 +106,12 @@ def _sandboxes(group: Group) -> None:
     listing.add_argument("-q", "--quiet", action="store_true", help="only their ids")
     _one(group, "show", "sandboxes.show", "all about one")
     _create(_leaf(group, "create", "sandboxes.create", "make one, and print its id"))
-    for name, help in (("rm", "destroy them"), ("pause", "put them to sleep on disk"), ("resume", "wake them")):
+    for name, help in (
+        ("rm", "destroy them"),
+        ("pause", "put them to sleep on disk"),
+        ("hibernate", "put them to sleep in the object store"),
+        ("resume", "wake them"),
+    ):
         many = _leaf(group, name, f"sandboxes.{name}", help)
         many.add_argument("sandboxes", metavar="ID", nargs="+")
     timeout = _one(group, "timeout", "sandboxes.timeout", "give it so long from now on")
@@ -147,6 +152,7 @@ def _rule_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout-sec", type=_count, metavar=SECONDS, help="how long it may live")
     parser.add_argument("--on-timeout", choices=("pause", "destroy"), help="what happens then")
     parser.add_argument("--idle-sec", type=_count, metavar=SECONDS, help="pause it after so long without use")
+    parser.add_argument("--hibernate-sec", type=_count, metavar=SECONDS, help="to the store after so long in pause")
     parser.add_argument("--paused-sec", type=_count, metavar=SECONDS, help="destroy it after so long in pause")
     parser.add_argument(
         "--auto-resume", action=argparse.BooleanOptionalAction, default=None, help="resume it on the next request"
@@ -238,7 +244,7 @@ def _rules(group: Group) -> None:
     change.add_argument("--unset", action="append", default=[], choices=RULES, help="leave it to the host again")
 
 
-RULES = ("timeout_sec", "on_timeout", "idle_sec", "paused_sec", "auto_resume")
+RULES = ("timeout_sec", "on_timeout", "idle_sec", "hibernate_sec", "paused_sec", "auto_resume")
 
 
 def _keys(group: Group) -> None:

@@ -1,4 +1,4 @@
-"""`pooldctl sandboxes`: list, show, create, rm, pause, resume, timeout, logs."""
+"""`pooldctl sandboxes`: list, show, create, rm, pause, hibernate, resume, timeout, logs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -91,6 +91,8 @@ def rules_text(rules: Row) -> str:
         said.append(f"{rules.get('on_timeout') or 'destroy'} after {span(rules['timeout_sec'])}")
     if rules.get("idle_sec") is not None:
         said.append(f"pause when idle for {span(rules['idle_sec'])}")
+    if rules.get("hibernate_sec") is not None:
+        said.append(f"hibernate when paused for {span(rules['hibernate_sec'])}")
     if rules.get("paused_sec") is not None:
         said.append(f"destroy when paused for {span(rules['paused_sec'])}")
     if rules.get("auto_resume"):
@@ -117,6 +119,10 @@ def rm(context: Context) -> int:
 
 def pause(context: Context) -> int:
     return _each(context, lambda path: context.poold.call("POST", f"{path}/pause"))
+
+
+def hibernate(context: Context) -> int:
+    return _each(context, lambda path: context.poold.call("POST", f"{path}/hibernate"))
 
 
 def resume(context: Context) -> int:

@@ -6,10 +6,11 @@ An engine knows nothing of sandboxes, of HTTP or of the guest's contract. What i
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from contract.models import Shape
 from poold.images import Image
@@ -45,6 +46,15 @@ class Found:
     pid: int | None  # of its process, if it has one
     is_saved: bool
     uid: int | None = None  # of its process: the user of its slot
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a saved machine is made of, besides the root of its image. The files are as they are while it is saved."""
+
+    facts: Mapping[str, Any]  # JSON: its shape, its image, and which engine can load it
+    golden: Path  # the memory that it began with, which others share
+    files: Mapping[str, Path]  # its own, by name
 
 
 Settle = Callable[[Machine], Awaitable[None]]
@@ -127,6 +137,24 @@ class Engine(Protocol):
 
     async def discard(self, machine_id: str) -> None:
         """Forget the saved state of a machine that was loaded and resumed; it goes on. Succeeds if there is none."""
+        ...
+
+    async def parts(self, machine_id: str) -> Parts:
+        """What the saved machine `machine_id` is made of. Refused for one that is not saved."""
+        ...
+
+    def check_fits(self, machine_id: str, facts: Mapping[str, Any], image: Image) -> None:
+        """Raise `EngineError` unless a machine of which `parts` told these facts can be loaded on this host."""
+        ...
+
+    def planting(
+        self, machine_id: str, facts: Mapping[str, Any], image: Image, memory: Path
+    ) -> AbstractAsyncContextManager[Mapping[str, Path]]:
+        """Put a saved machine together of its parts: during the block the caller makes the files, by their names.
+
+        After the block it is saved under its name, as a whole and checked, and `load` brings it back. If this or the
+        block raises, nothing of it remains.
+        """
         ...
 
     async def dial(self, machine: Machine) -> socket.socket:

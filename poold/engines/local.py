@@ -16,14 +16,14 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from contract.models import Shape
 from poold import processes
-from poold.engines import Found, Machine, Progress, Settle, Snapshot, family, silent
+from poold.engines import Found, Machine, Parts, Progress, Settle, Snapshot, family, silent
 from poold.errors import EngineError
 from poold.images import Image
 from poold.lifetimes import finish
@@ -134,6 +134,17 @@ class LocalEngine:
 
     async def discard(self, machine_id: str) -> None:
         """There is never a saved state to forget."""
+
+    async def parts(self, machine_id: str) -> Parts:
+        raise _cannot_save("taking apart", machine_id)
+
+    def check_fits(self, machine_id: str, facts: Mapping[str, Any], image: Image) -> None:
+        raise _cannot_save("loading", machine_id)
+
+    def planting(
+        self, machine_id: str, facts: Mapping[str, Any], image: Image, memory: Path
+    ) -> contextlib.AbstractAsyncContextManager[Mapping[str, Path]]:
+        raise _cannot_save("planting", machine_id)
 
     def found(self) -> list[Found]:
         pids = {name: pid for name, (pid, _) in _find_guests(self._machines).items()}

@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 
 from contract.errors import BadField, NotFound, WrongState
-from contract.models import MAX_PUBLIC_PORTS, Rules, Sandbox, Shape
+from contract.models import MAX_PUBLIC_PORTS, Hibernated, Rules, Sandbox, Shape
 from contract.network import Network, Within
 from contract.states import LIVE, Event, State, step
-from poold.ledger import audit, events, usage
+from poold.ledger import audit, events, leftovers, usage
 from poold.ledger.driver import sqlite3
 
 ENDED = (State.STOPPED, State.ERROR)
@@ -21,8 +21,8 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
     shape, rules = sandbox.shape, sandbox.rules
     db.execute(
         "INSERT INTO sandboxes (id, state, owner, image, vcpus, memory_mb, disk_mb, metadata, created_ms, expires_ms,"
-        " generation, timeout_sec, on_timeout, idle_sec, paused_sec, auto_resume, public_ports, network, within)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " generation, timeout_sec, on_timeout, idle_sec, hibernate_sec, paused_sec, auto_resume, public_ports, network,"
+        " within) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             sandbox.id,
             sandbox.state,
@@ -38,6 +38,7 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
             rules.timeout_sec,
             rules.on_timeout,
             rules.idle_sec,
+            rules.hibernate_sec,
             rules.paused_sec,
             rules.auto_resume,
             orjson.dumps(sandbox.public_ports).decode(),
@@ -56,6 +57,22 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
     _record(db, sandbox, "created", told, action="create", noted=told, now_ms=sandbox.created_ms, request=request)
 
 
+def take_over(db: sqlite3.Connection, sandbox: Sandbox, *, now_ms: int, request: str | None = None) -> Sandbox:
+    """Write down a hibernated sandbox that was another host's. What is in the store is this host's from now on."""
+    add(db, sandbox, request=request)
+    where = None if sandbox.hibernated is None else orjson.dumps(sandbox.hibernated).decode()
+    columns = {"started": sandbox.started_ms, "paused": sandbox.paused_ms, "machine": sandbox.machine, "where": where}
+    row = db.execute(
+        "UPDATE sandboxes SET started_ms = :started, paused_ms = :paused, machine = :machine, hibernated = :where"
+        " WHERE id = :id RETURNING *",
+        {**columns, "id": sandbox.id},
+    ).fetchone()
+    after = _sandbox(row)
+    told = {"state": after.state}
+    _record(db, after, "taken_over", told, action="take_over", noted=told, now_ms=now_ms, request=request)
+    return after
+
+
 def move(
     db: sqlite3.Connection,
     sandbox_id: str,
@@ -66,6 +83,7 @@ def move(
     generation: int | None = None,
     reason: str | None = None,
     expires_ms: int | None = None,
+    hibernated: Hibernated | None = None,
     request: str | None = None,
     detail: Mapping[str, Any] | None = None,
 ) -> Sandbox:
@@ -77,8 +95,10 @@ def move(
     before = get(db, sandbox_id)
     state = step(before.state, event)
     asked = {"machine": machine, "generation": generation, "expires_ms": expires_ms}
-    row = db.execute(MOVE, {**asked, "id": sandbox_id, "state": state, "reason": reason, "now": now_ms}).fetchone()
-    after = _sandbox(row)
+    where = None if hibernated is None else orjson.dumps(hibernated).decode()
+    facts = {**asked, "id": sandbox_id, "state": state, "reason": reason, "now": now_ms, "hibernated": where}
+    after = _sandbox(db.execute(MOVE, facts).fetchone())
+    _keep_book(db, before, after, now_ms=now_ms)
     if state is State.RUNNING:
         usage.begin(db, after, now_ms=now_ms)
     elif before.state is State.RUNNING:
@@ -100,9 +120,19 @@ MOVE = (
     " started_ms = CASE WHEN :state = 'running' THEN coalesce(started_ms, :now) ELSE started_ms END,"
     " paused_ms = CASE WHEN :state = 'paused' THEN coalesce(paused_ms, :now)"
     "   WHEN :state IN ('running', 'stopped', 'error') THEN NULL ELSE paused_ms END,"
+    " hibernated = CASE WHEN :state IN ('paused', 'stopped') THEN NULL ELSE coalesce(:hibernated, hibernated) END,"
     " ended_ms = CASE WHEN :state IN ('stopped', 'error') THEN coalesce(ended_ms, :now) ELSE ended_ms END"
     " WHERE id = :id RETURNING *"
 )
+
+
+def _keep_book(db: sqlite3.Connection, before: Sandbox, after: Sandbox, *, now_ms: int) -> None:
+    """What is in the store is the sandbox's, or it is left over: in the same moment as its state says so."""
+    if before.hibernated != after.hibernated:
+        if before.hibernated is not None:
+            leftovers.add(db, before.hibernated.prefix, now_ms=now_ms)
+        if after.hibernated is not None:
+            leftovers.drop(db, after.hibernated.prefix)
 
 
 def set_expiry(
@@ -264,6 +294,12 @@ def alive(db: sqlite3.Connection) -> list[Sandbox]:
     return [_sandbox(row) for row in rows]
 
 
+def hibernating(db: sqlite3.Connection) -> list[Sandbox]:
+    """All that are in the store, oldest first."""
+    rows = db.execute("SELECT * FROM sandboxes WHERE state = 'hibernated' ORDER BY created_ms, id")
+    return [_sandbox(row) for row in rows]
+
+
 def count_by_state(db: sqlite3.Connection) -> dict[State, int]:
     """How many sandboxes are in each state; 0 where there is none."""
     counted = {State(row[0]): int(row[1]) for row in db.execute("SELECT state, count(*) FROM sandboxes GROUP BY state")}
@@ -311,6 +347,7 @@ def _sandbox(row: sqlite3.Row) -> Sandbox:
             timeout_sec=row["timeout_sec"],
             on_timeout=row["on_timeout"],
             idle_sec=row["idle_sec"],
+            hibernate_sec=row["hibernate_sec"],
             paused_sec=row["paused_sec"],
             auto_resume=bool(row["auto_resume"]),
         ),
@@ -324,6 +361,7 @@ def _sandbox(row: sqlite3.Row) -> Sandbox:
         public_ports=tuple(orjson.loads(row["public_ports"])),
         network=_network(row["network"]),
         within=_within(row["within"]),
+        hibernated=None if row["hibernated"] is None else Hibernated(**orjson.loads(row["hibernated"])),
     )
 
 

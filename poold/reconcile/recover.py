@@ -80,6 +80,8 @@ async def take_over(todo: Plan, means: Means, host: Sandboxes, slot_of: SlotOf, 
             tasks.create_task(_take_over(action, means, host, slot_of(action.slot), recovery))
     for sandbox in [*todo.paused, *todo.put_back]:
         host.wait_for(await host.get(sandbox.id))
+    for sandbox in await host.listed(sandboxes.hibernating):
+        host.wait_for(sandbox)
     for what in ("adopted", "undone", "lost", "removed"):
         means.metrics.recovery_total.add(len(getattr(recovery, what)), what=what)
     log.info("recovered", extra={"adopted": len(recovery.adopted), "lost": len(recovery.lost)})

@@ -11,8 +11,7 @@ from contract.egress import Open
 from contract.errors import CapacityError, NotFound, NotMine, WarrenError, WrongState
 from contract.ids import new_id
 from contract.models import Caller, CreateSandbox, Sandbox
-from contract.network import Network
-from contract.states import Event, State
+from contract.states import ASLEEP, Event, State
 from poold.errors import Draining, MachineDied
 from poold.ledger import sandboxes
 from poold.ledger.driver import Connection
@@ -20,33 +19,33 @@ from poold.lifetimes import finish
 from poold.link import Guest
 from poold.sandboxes import operations, timeline
 from poold.sandboxes.asked import new_sandbox, shape_of
+from poold.sandboxes.hibernation import Hibernation
 from poold.sandboxes.lifecycle import following
 from poold.sandboxes.means import Defaults, Live, Means
-from poold.sandboxes.network import must_be_enforced
 from poold.sandboxes.owed import Owed
 from poold.sandboxes.rules import OwnersRules
+from poold.sandboxes.settings import BY_ITSELF, Settings
 from poold.sandboxes.timers import Timers
 from poold.sandboxes.turns import Creations, Making, Turns
 from poold.sandboxes.why import DRAINING, STOPPING, WHY, exists, not_running, stopped
 
 log = logging.getLogger("poold.sandboxes")
 
-BY_ITSELF = Caller()
 RETRY_S = 5.0  # after a step that should have come by itself and failed
 
 
-class Sandboxes:
+class Sandboxes(Settings):
     """Open as a block: after it nothing is under way any more, and running sandboxes go on without us."""
 
     def __init__(self, means: Means, defaults: Defaults) -> None:
-        self._means = means
-        self.now_ms = means.sources.now_ms
+        super().__init__(means)
         self._defaults = defaults
         self.network = means.network
         self._live: dict[str, Live] = {}
         self._timers = Timers(lambda sandbox_id: self._tasks.create_task(self._act(sandbox_id)))
         self._owed = Owed(means, self._again)
         self.rules = OwnersRules(means, defaults.rules)
+        self.hibernation = Hibernation(means)
         self._turns = Turns()
         self.repeats = Turns()  # of requests to create the same sandbox
         self.creations = Creations()
@@ -56,7 +55,7 @@ class Sandboxes:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Sandboxes"]:
-        async with self._tasks:
+        async with self._tasks, self.hibernation.running():
             try:
                 yield self
             finally:
@@ -67,6 +66,7 @@ class Sandboxes:
         self._stopping = True
         self.creations.end(CapacityError(STOPPING))
         self._timers.stop()
+        self.hibernation.stop()
         await self._turns.all_over()
         for sandbox_id in list(self._live):
             if (live := self._forget(sandbox_id)) is not None:  # its machine runs on, and the next daemon finds it
@@ -150,9 +150,22 @@ class Sandboxes:
             sandbox = await self._settled(sandbox_id)
             if sandbox_id in self._live:
                 return sandbox
-            if sandbox.state is not State.PAUSED:
+            if sandbox.state not in ASLEEP:
                 raise WrongState(f"cannot resume a sandbox that is {sandbox.state}", state=sandbox.state)
             return await finish(self._resume(sandbox, caller))
+
+    async def hibernate(self, sandbox_id: str, caller: Caller = BY_ITSELF, why: str = "by request") -> Sandbox:
+        """Pause the sandbox if it runs, put it into the store, and free its disk. If this fails, it is paused."""
+        self.hibernation.depot(sandbox_id)
+        async with self._turns.of(sandbox_id):
+            if (live := self._live.get(sandbox_id)) is not None:
+                await finish(self._pause(live, caller, why))
+            sandbox = await self._settled(sandbox_id)
+            if sandbox.state is State.HIBERNATED:
+                return sandbox
+            if sandbox.state is not State.PAUSED:
+                raise not_running(sandbox)
+            return await finish(self._hibernate(sandbox, caller, why))
 
     async def destroy(
         self, sandbox_id: str, caller: Caller = BY_ITSELF, reason: str = "destroyed by request"
@@ -161,24 +174,6 @@ class Sandboxes:
         self.creations.end(stopped(sandbox_id, reason), sandbox_id)
         async with self._turns.of(sandbox_id):
             return await finish(self._destroy(sandbox_id, caller, reason))
-
-    async def set_timeout(
-        self, sandbox_id: str, timeout_sec: int, caller: Caller = BY_ITSELF, on_timeout: str | None = None
-    ) -> Sandbox:
-        """Move the sandbox's deadline to `timeout_sec` from now; `on_timeout`: and let something else happen then."""
-        at_ms = self.now_ms() + 1000 * timeout_sec
-        change = partial(sandboxes.set_expiry, expires_ms=at_ms, timeout_sec=timeout_sec, on_timeout=on_timeout)
-        return await self._change(sandbox_id, change, caller)
-
-    async def set_public(self, sandbox_id: str, port: int, public: bool, caller: Caller = BY_ITSELF) -> Sandbox:
-        """Let everybody reach the port through a gateway, or only the owner."""
-        return await self._change(sandbox_id, partial(sandboxes.set_public, port=port, public=public), caller)
-
-    async def set_network(self, sandbox_id: str, network: Network, caller: Caller = BY_ITSELF) -> Sandbox:
-        """Give the sandbox another policy. In force when this returns: what it no longer allows has been cut."""
-        if not self._means.pool.engine.isolates:
-            must_be_enforced(network)
-        return await self._change(sandbox_id, partial(sandboxes.set_network, network=network), caller)
 
     async def at_rest(self, sandbox_id: str) -> None:
         """Return when nothing is under way with the sandbox: of one that is over, all has been written down then."""
@@ -190,7 +185,6 @@ class Sandboxes:
         return self._live[sandbox_id].connections() if sandbox_id in self._live else []
 
     async def _change(self, sandbox_id: str, change: Callable[..., Sandbox], caller: Caller) -> Sandbox:
-        """Write something about the sandbox down, in its turn. A caller that leaves does not cut that short."""
         async with self._turns.of(sandbox_id):
             return await finish(self._write(sandbox_id, change, caller))
 
@@ -253,7 +247,7 @@ class Sandboxes:
         while (live := self._live.get(sandbox_id)) is None:
             async with self._turns.of(sandbox_id):  # it may just be being started, or paused
                 sandbox = await self._settled(sandbox_id)
-            if sandbox.state is State.PAUSED and sandbox.rules.auto_resume:
+            if sandbox.state in ASLEEP and sandbox.rules.auto_resume:
                 await self.resume(sandbox_id, caller)
             elif sandbox_id not in self._live:
                 raise not_running(sandbox)
@@ -263,7 +257,7 @@ class Sandboxes:
         sandbox_id = live.sandbox.id
         # From here on an end of its machine is ours to tell of. `operations.pause` fails if it comes too early.
         del self._live[sandbox_id]
-        self._stop_listening(live)
+        live.stop_listening()
         try:
             with self._means.timing(self._means.metrics.pause_seconds):
                 sandbox = await operations.pause(self._means, self._owed, live, caller, why)
@@ -275,7 +269,15 @@ class Sandboxes:
         self._arm(sandbox)
         return self._with_next(sandbox)
 
+    async def _hibernate(self, sandbox: Sandbox, caller: Caller, why: str) -> Sandbox:
+        hibernated = await self.hibernation.put(sandbox, caller, why)
+        self._arm(hibernated)
+        return self._with_next(hibernated)
+
     async def _resume(self, sandbox: Sandbox, caller: Caller) -> Sandbox:
+        if sandbox.state is State.HIBERNATED:
+            sandbox = await self.hibernation.fetch(sandbox, caller)
+            self._arm(sandbox)
         with self._means.timing(self._means.metrics.resume_seconds):
             live = await operations.resume(self._means, self._owed, sandbox, caller)
             self._watch(live)
@@ -289,6 +291,7 @@ class Sandboxes:
             if sandbox.state is not State.STOPPED:
                 raise
         await self._free(sandbox, stopped(sandbox_id, reason))
+        self.hibernation.sweep_soon()
         return sandbox
 
     def _watch(self, live: Live) -> None:
@@ -332,13 +335,8 @@ class Sandboxes:
         self._owed.forget(sandbox_id)
         live = self._live.pop(sandbox_id, None)
         if live is not None:
-            self._stop_listening(live)
+            live.stop_listening()
         return live
-
-    def _stop_listening(self, live: Live) -> None:
-        if live.listening is not None:
-            live.listening.cancel()
-            live.listening = None
 
     async def _settled(self, sandbox_id: str) -> Sandbox:
         """In its turn: the sandbox as it is, with what an undo could not write down."""
@@ -398,3 +396,5 @@ class Sandboxes:
                 await self._destroy(sandbox_id, BY_ITSELF, WHY[step.why])
             elif live is not None:
                 await self._pause(live, BY_ITSELF, WHY[step.why])
+            elif step.action == "hibernate":
+                await self._hibernate(sandbox, BY_ITSELF, WHY[step.why])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from contract.models import Next, Sandbox
-from contract.states import State
+from contract.states import ASLEEP, State
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,9 @@ def following(sandbox: Sandbox, activity: Activity | None, *, now_ms: int) -> Ne
             options.append(Next(rules.on_timeout, sandbox.expires_ms, "timeout"))
         if rules.idle_sec is not None and activity is not None and not activity.is_busy:
             options.append(Next("pause", activity.last_ms + 1000 * rules.idle_sec, "idle"))
-    elif sandbox.state is State.PAUSED and rules.paused_sec is not None and sandbox.paused_ms is not None:
-        options.append(Next("destroy", sandbox.paused_ms + 1000 * rules.paused_sec, "paused"))
+    elif sandbox.state in ASLEEP and sandbox.paused_ms is not None:
+        if rules.paused_sec is not None:
+            options.append(Next("destroy", sandbox.paused_ms + 1000 * rules.paused_sec, "paused"))
+        if rules.hibernate_sec is not None and sandbox.state is State.PAUSED:
+            options.append(Next("hibernate", sandbox.paused_ms + 1000 * rules.hibernate_sec, "paused"))
     return min(options, key=lambda option: (max(option.at_ms, now_ms), option.why != "timeout"), default=None)

@@ -13,6 +13,7 @@ from contract.egress import Open
 from contract.errors import CapacityError, FaultError
 from contract.models import Caller, Rules, Sandbox
 from contract.states import Event
+from poold.hibernate import Depot
 from poold.images import Images
 from poold.ledger import Ledger, sandboxes
 from poold.link import Guest
@@ -51,6 +52,7 @@ class Means:
     sources: Sources
     metrics: Metrics
     network: HostNetwork = field(default_factory=HostNetwork)
+    depot: Depot | None = None  # where machines hibernate
 
     def rule_of(self, sandbox: Sandbox) -> Rule:
         """What the proxy of the sandbox's machine is told."""
@@ -117,6 +119,11 @@ class Live:
     @property
     def activity(self) -> Activity:
         return Activity(self.active_ms, self.users > 0)
+
+    def stop_listening(self) -> None:
+        if self.listening is not None:
+            self.listening.cancel()
+            self.listening = None
 
     async def hear(self, now_ms: int) -> None:
         """Ask the guest for how long it has been quiet: only it knows of output that nobody reads."""

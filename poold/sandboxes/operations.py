@@ -22,11 +22,10 @@ from poold.link import Guest
 from poold.pool import Place
 from poold.sandboxes.means import Live, Means
 from poold.sandboxes.owed import Owed
+from poold.sandboxes.telling import Progress
 from poold.steps import Step, Undo, run_steps
 
 log = logging.getLogger("poold.sandboxes")
-
-TELL_EVERY = 0.25  # of a save: how often its progress is an event
 
 
 async def create(means: Means, owed: Owed, sandbox: Sandbox, request: CreateSandbox, caller: Caller) -> Live:
@@ -78,7 +77,7 @@ async def pause(means: Means, owed: Owed, live: Live, caller: Caller, why: str) 
         raise WrongState(f"the {engine.name} engine of this host cannot pause a sandbox", sandbox=sandbox.id)
     saved: list[int] = []
     done: list[Sandbox] = []
-    tell = _Progress(means, sandbox.id)
+    tell = Progress(means, sandbox.id, "saving")
 
     async def save() -> None:
         await engine.discard(machine.id)  # of an earlier pause, if it could not be removed then
@@ -177,24 +176,6 @@ async def discard(means: Means, machine_id: str) -> None:
         await means.pool.engine.discard(machine_id)
     except EngineError as error:
         log.warning("a saved state was not removed", extra={"machine": machine_id, "why": str(error)})
-
-
-class _Progress:
-    """Tells the sandbox's timeline how far its save is. Called from the loop."""
-
-    def __init__(self, means: Means, sandbox_id: str) -> None:
-        self._means = means
-        self._sandbox_id = sandbox_id
-        self._told = 0.0
-
-    def __call__(self, done: int, of: int) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._told >= TELL_EVERY:
-            self._told = now
-            data = {"bytes": done, "of": of}
-            at_ms = self._means.sources.now_ms()
-            tell = partial(sandboxes.tell, sandbox_id=self._sandbox_id, kind="saving", data=data, at_ms=at_ms)
-            self._means.ledger.submit(tell, durable=False)
 
 
 async def _nothing() -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from contract.errors import WarrenError, WrongState
 from contract.models import Sandbox
-from contract.states import State
+from contract.states import ASLEEP, State
 from contract.task_states import TaskEvent, TaskState
 from poold.ledger import events, questions, tasks
 from poold.ledger.questions import Question
@@ -82,7 +82,7 @@ class Steering:
         task = row.task
         return Facts(
             state=task.state,
-            sandbox=None if sandbox is None else sandbox.state,
+            sandbox=None if sandbox is None else seen_as(sandbox.state),
             is_held=row.is_held,
             is_ending=row.ending is not None and not self._may_wait(row),
             open=task.waiting,
@@ -99,7 +99,7 @@ class Steering:
 
     async def _compare(self, row: Row, sandbox: Sandbox) -> Row:
         """What others did to the sandbox: who pauses it pauses its task, who resumes it resumes that."""
-        life, seen, now = self.life, self._seen, sandbox.state
+        life, seen, now = self.life, self._seen, seen_as(sandbox.state)
         if now in OVER:
             if life.gone is None:
                 await self._lost(row, sandbox)
@@ -185,6 +185,11 @@ class Steering:
         if row.task.state in WORKING and row.ending is None:
             waits.append(row.task.caps.wall_sec - self.life.wall.ms / 1000)
         return max(LEAST_S, min(waits))
+
+
+def seen_as(state: State) -> State:
+    """To a task it is the same wherever its machine sleeps."""
+    return State.PAUSED if state in ASLEEP else state
 
 
 def is_working(state: TaskState, sandbox: State | None) -> bool:

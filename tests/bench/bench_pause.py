@@ -38,10 +38,10 @@ def holding(host: Host, memory_mb: int) -> Iterator[str]:
         host.call("DELETE", path)
 
 
-def hold(host: Host, path: str) -> None:
+def hold(host: Host, path: str, program: str = HOLD) -> None:
     """Start the process that holds memory, and leave it when it does."""
     connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=120)
-    body = json.dumps({"cmd": ["python3", "-c", HOLD]}).encode()
+    body = json.dumps({"cmd": ["python3", "-c", program]}).encode()
     with contextlib.closing(connection):
         ticket = host.gateway.headers("POST", f"{path}/exec")
         connection.request("POST", f"{path}/exec", body, {"Accept": "text/event-stream", **ticket})

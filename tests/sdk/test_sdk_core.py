@@ -215,7 +215,14 @@ SAFE = [
     calls.download(ID, "/f", None),
     calls.revoke_key("k"),
 ]
-ONCE = [calls.execute(ID, "true", {}), calls.pause(ID), calls.resume(ID), calls.create_key("o", {}), calls.attach(ID)]
+ONCE = [
+    calls.execute(ID, "true", {}),
+    calls.pause(ID),
+    calls.hibernate(ID),
+    calls.resume(ID),
+    calls.create_key("o", {}),
+    calls.attach(ID),
+]
 
 
 def test_only_what_is_safe_is_sent_twice() -> None:

@@ -8,14 +8,15 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 from contract.models import Shape
 from poold import processes
-from poold.engines import Found, Limit, Machine, Progress, Settle, Snapshot, silent
-from poold.engines.qemu import argv, golden, made, saved
+from poold.engines import Found, Limit, Machine, Parts, Progress, Settle, Snapshot, silent
+from poold.engines.qemu import argv, golden, made, planted, saved
 from poold.engines.qemu.faults import as_engine_errors
 from poold.engines.qemu.inherited import Inherited, is_listening
 from poold.engines.qemu.made import Made
@@ -173,6 +174,36 @@ class QemuEngine:
         async with self._turn(machine_id):
             with as_engine_errors("forgetting the saved state of", machine_id):
                 await finish(asyncio.to_thread(saved.remove, self._machines / machine_id))
+
+    async def parts(self, machine_id: str) -> Parts:
+        folder = self._machines / machine_id
+        async with self._turn(machine_id):
+            if not saved.is_whole(folder):
+                raise EngineError("taking apart", machine_id, hint="it is not saved on this host")
+            with as_engine_errors("taking apart", machine_id):
+                return await asyncio.to_thread(planted.parts, folder)
+
+    def check_fits(self, machine_id: str, facts: Mapping[str, Any], image: Image) -> None:
+        self._fitting(machine_id, facts, image)
+
+    @contextlib.asynccontextmanager
+    async def planting(
+        self, machine_id: str, facts: Mapping[str, Any], image: Image, memory: Path
+    ) -> AsyncIterator[Mapping[str, Path]]:
+        made_of = self._fitting(machine_id, facts, image)
+        folder = self._machines / f"{planted.PREFIX}{machine_id}"
+        async with self._turn(folder.name):
+            try:
+                with as_engine_errors("planting", machine_id):
+                    yield await finish(asyncio.to_thread(planted.begin, folder))
+                    target = self._machines / machine_id
+                    await finish(asyncio.to_thread(planted.commit, folder, target, made_of, image, memory))
+            finally:
+                await finish(asyncio.to_thread(planted.remove, folder))
+
+    def _fitting(self, machine_id: str, facts: Mapping[str, Any], image: Image) -> Made:
+        shape = made.from_facts(facts, machine_id).shape
+        return planted.check_fits(facts, image, self._made(shape, image.key), machine_id)
 
     # Machines of a former daemon.
 

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -53,12 +54,20 @@ def read(folder: Path) -> Made:
     path = folder / FILE
     try:
         facts = orjson.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise EngineError("reading", str(path), hint=f"{type(error).__name__}: {error}") from error
+    return from_facts(facts, str(path))
+
+
+def from_facts(facts: Any, subject: str) -> Made:
+    """As `read`, of what was read already."""
+    try:
         shape = facts["shape"]
         sizes = [int(shape[name]) for name in ("vcpus", "memory_mb", "disk_mb")]
         texts = [str(facts[name]) for name in ("image_key", "qemu", "accel", "layout")]
         return Made(Shape(str(shape["image"]), *sizes), *texts)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EngineError("reading", str(path), hint=f"{type(error).__name__}: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise EngineError("reading", subject, hint=f"{type(error).__name__}: {error}") from error
 
 
 def hardware(accel: argv.Accel, shape: Shape) -> list[str]:

@@ -88,15 +88,25 @@ def commit(folder: Path) -> int:
     (making / DRIVE_FACTS).write_bytes(orjson.dumps(_drive_facts(folder)))
     for path in (making / DEVICES, making / DRIVE_FACTS, making, folder / made.FILE):
         sparse.sync(path)
-    if (devices := (making / DEVICES).stat().st_size) > MAX_DEVICES_BYTES:
-        raise EngineError("saving", folder.name, hint=f"its QEMU wrote {devices} bytes as the state of its devices")
-    rest = devices + (making / DRIVE_FACTS).stat().st_size
+    rest = check_devices(making, folder.name) + (making / DRIVE_FACTS).stat().st_size
     if is_whole(folder):  # loaded and saved again before anybody discarded the old one
         shutil.rmtree(folder / SAVED)
     making.rename(folder / SAVED)
     sparse.sync(folder)
     sparse.sync(folder.parent)
     return rest
+
+
+def check_devices(state: Path, machine_id: str) -> int:
+    """The bytes of the devices in the folder `state`, or `EngineError` if those cannot be what a QEMU wrote."""
+    if not 0 < (devices := (state / DEVICES).stat().st_size) <= MAX_DEVICES_BYTES:
+        raise EngineError("saving", machine_id, hint=f"its QEMU wrote {devices} bytes as the state of its devices")
+    return devices
+
+
+def write_drive_facts(folder: Path) -> None:
+    """The saved state in `folder` is that of the drive as it is now."""
+    (folder / SAVED / DRIVE_FACTS).write_bytes(orjson.dumps(_drive_facts(folder)))
 
 
 def check_drive(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Unpack
 
@@ -102,6 +103,15 @@ class AsyncSandbox:
 
     async def resume(self) -> Info:
         return await self._know(calls.resume(self.id))
+
+    async def hibernate(self) -> Info:
+        return await self._know(calls.hibernate(self.id))
+
+    async def recover(self, target: str | Path | IO[bytes], *, progress: Progress | None = None) -> tuple[str, ...]:
+        damaged: list[str] = []
+        heads = partial(calls.note_damaged, damaged)
+        await self._line.download(calls.drive(self.id), target, progress, None, heads=heads)
+        return tuple(damaged)
 
     async def extend(self, timeout_sec: int) -> Info:
         return await self._know(calls.extend(self.id, timeout_sec))

@@ -49,6 +49,7 @@ class CreateOptions(TypedDict, total=False):
     timeout_sec: int
     on_timeout: str  # "destroy" or "pause"
     idle_sec: int
+    hibernate_sec: int
     paused_sec: int
     auto_resume: bool
     env: Mapping[str, str]
@@ -144,6 +145,19 @@ def pause(sandbox: str) -> Call[Info]:
 
 def resume(sandbox: str) -> Call[Info]:
     return Call("POST", f"{one(sandbox)}/resume", _info)
+
+
+def hibernate(sandbox: str) -> Call[Info]:
+    return Call("POST", f"{one(sandbox)}/hibernate", _info)
+
+
+def note_damaged(damaged: list[str], headers: Mapping[str, str]) -> None:
+    """The parts of a disk that are zeros in its image, as the reply's headers tell them."""
+    damaged += [name for name in headers.get("x-warren-damaged", "").split(",") if name]
+
+
+def drive(sandbox: str) -> Call[None]:
+    return Call("GET", f"{one(sandbox)}/drive", nothing, headers={"Accept": "*/*"}, is_repeatable=True)
 
 
 def extend(sandbox: str, timeout_sec: int) -> Call[Info]:

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Unpack
 
@@ -110,6 +111,19 @@ class Sandbox:
 
     def resume(self) -> Info:
         return self._know(calls.resume(self.id))
+
+    def hibernate(self) -> Info:
+        """Put it into the object store. Its programs go on when it is resumed, on whichever host."""
+        return self._know(calls.hibernate(self.id))
+
+    def recover(self, target: str | Path | IO[bytes], *, progress: Progress | None = None) -> tuple[str, ...]:
+        """Carry the disk of a hibernated sandbox to `target`: an image of a file system, in zstd.
+
+        Returns the names of the parts that are damaged in the store, and zeros in the image.
+        """
+        damaged: list[str] = []
+        self._line.download(calls.drive(self.id), target, progress, None, heads=partial(calls.note_damaged, damaged))
+        return tuple(damaged)
 
     def extend(self, timeout_sec: int) -> Info:
         """Its time is up so long from now."""

@@ -6,7 +6,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -74,10 +74,20 @@ class Line:
             yield answer.headers, self._pieces(answer)
 
     def download(
-        self, call: Call[Any], target: str | Path | IO[bytes], progress: Progress | None, sha256: str | None
+        self,
+        call: Call[Any],
+        target: str | Path | IO[bytes],
+        progress: Progress | None,
+        sha256: str | None,
+        *,
+        heads: Callable[[Mapping[str, str]], object] = len,
     ) -> Transfer:
-        """Carry a reply to `target`. A file of that name is there when all of it is, and not before."""
+        """Carry a reply to `target`. A file of that name is there when all of it is, and not before.
+
+        `heads` is shown the reply's headers first.
+        """
         with self.open(call) as (headers, pieces), contextlib.closing(Download(target)) as download:
+            heads(headers)
             carried = Carried(progress, total_of(headers))
             for piece in pieces:
                 download.write(carried.saw(piece))
@@ -168,9 +178,16 @@ class AsyncLine:
             yield answer.headers, self._pieces(answer)
 
     async def download(
-        self, call: Call[Any], target: str | Path | IO[bytes], progress: Progress | None, sha256: str | None
+        self,
+        call: Call[Any],
+        target: str | Path | IO[bytes],
+        progress: Progress | None,
+        sha256: str | None,
+        *,
+        heads: Callable[[Mapping[str, str]], object] = len,
     ) -> Transfer:
         async with self.open(call) as (headers, pieces):
+            heads(headers)
             with contextlib.closing(Download(target)) as download:
                 carried = Carried(progress, total_of(headers))
                 async for piece in pieces:

@@ -30,6 +30,8 @@ NAMES = {
     "vm_memory_bytes": "gauge",
     "pause_seconds": "histogram",
     "resume_seconds": "histogram",
+    "hibernate_seconds": "histogram",
+    "fetch_seconds": "histogram",
     "recovery_total": "counter",
     "host_pressure": "gauge",
     "egress_bytes_total": "counter",

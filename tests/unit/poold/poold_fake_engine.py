@@ -2,15 +2,20 @@
 
 import asyncio
 import contextlib
+import shutil
 import socket
 from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from contract.models import Shape
-from poold.engines import Found, Machine, Progress, Settle, Snapshot, silent
+from poold.engines import Found, Machine, Parts, Progress, Settle, Snapshot, silent
 from poold.errors import EngineError
-from poold.images import Image
+from poold.images import HostImages, Image
 from poold.slots import Slot
 from tests.unit.poold.poold_fake_guest import FakeGuest
 
@@ -26,7 +31,9 @@ class FakeEngine:
     can_save = True
     isolates = True
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path = Path("/nonexistent")) -> None:
+        self.folder = folder
+        self.shape = HostImages().find("host").defaults
         self.machines: dict[str, Machine] = {}
         self.guests: dict[str, FakeGuest] = {}
         self.broken: set[str] = set()
@@ -92,6 +99,45 @@ class FakeEngine:
     async def discard(self, machine_id: str) -> None:
         await self._step("discard")
         self.saved.discard(machine_id)
+
+    async def parts(self, machine_id: str) -> Parts:
+        """The files of a fake machine are kept by whoever gives the engine a `folder`."""
+        await self._step("parts")
+        if machine_id not in self.saved:
+            raise EngineError("taking apart", machine_id, hint="it is not saved")
+        folder = self.folder / machine_id
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "golden").write_bytes(b"golden" * 1000)
+        (folder / "drive").write_bytes(b"drive of " + machine_id.encode())
+        (folder / "pages").write_bytes(b"pages of " + machine_id.encode())
+        return Parts(self.facts(), folder / "golden", {name: folder / name for name in ("drive", "pages")})
+
+    def facts(self) -> dict[str, Any]:
+        return {"shape": orjson.loads(orjson.dumps(self.shape)), "qemu": "fake"}
+
+    def check_fits(self, machine_id: str, facts: Mapping[str, Any], image: Image) -> None:
+        if facts != self.facts():
+            raise EngineError("loading", machine_id, hint="it was saved under another engine")
+
+    @contextlib.asynccontextmanager
+    async def planting(
+        self, machine_id: str, facts: Mapping[str, Any], image: Image, memory: Path
+    ) -> AsyncIterator[Mapping[str, Path]]:
+        await self._step("planting")
+        folder = self.folder / f"plant-{machine_id}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        paths = {name: folder / name for name in ("drive", "pages")}
+        try:
+            yield paths
+            await self._step("plant")
+            assert machine_id not in self.saved | self.machines.keys(), "a machine was planted over another"
+            assert memory.read_bytes() == b"golden" * 1000
+            for name, path in paths.items():
+                assert path.read_bytes() == f"{name} of {machine_id}".encode()
+            self.saved.add(machine_id)
+        finally:
+            shutil.rmtree(folder)
 
     async def adopt(self, machine_id: str, slot: Slot) -> Machine:
         await self._step("adopt")

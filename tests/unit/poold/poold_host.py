@@ -22,6 +22,7 @@ from poold.api.observe import measure
 from poold.api.services import Facts, Services
 from poold.api.tickets import Refusals, Tickets
 from poold.config import Config, PoolSize
+from poold.hibernate import Depot
 from poold.images import HostImages, Images
 from poold.ledger import Ledger, audit, sandboxes
 from poold.ledger.covering import Replication
@@ -29,9 +30,10 @@ from poold.metrics import Metrics
 from poold.pool import OVERHEAD_MB, Places, Pool
 from poold.pressure import Thresholds
 from poold.reconcile import Plan, Recovery
-from poold.sandboxes import Defaults, Means, Sandboxes, Sources
+from poold.sandboxes import Defaults, Means, Sandboxes, Sources, notes_in
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
+from poold.store.folder import open_folder
 from poold.strain import Watch
 from poold.tasks import Tasks, Tools
 from poold.tasks.host import Post
@@ -290,13 +292,15 @@ async def open_host(
     settings: Mapping[str, str] | None = None,
     limit_s: float = LIMIT_S,
     replication: Replication | None = None,
+    store_folder: Path | None = None,
+    cluster: str = "cl-1",
 ) -> AsyncIterator[Host]:
     """A poold with `slots` places and memory for as many machines, `warm` of them kept warm.
 
     With `recover` it begins as a daemon does: what a former one left is cleared and taken over. Its folder of keys has
     `keys` in it, its own gateway's unless others are given, and what `certificates` puts there.
     """
-    engine = engine or FakeEngine()
+    engine = engine or FakeEngine(folder / "fakes")
     places = PlainSlots(slots, uid=os.getuid())
     images = images or HostImages()
     clock = Clock()
@@ -314,10 +318,23 @@ async def open_host(
     facts = _facts(config, clock(), slots)
     tickets = Tickets(NAME, pki / "tickets.pub", now_ms=clock)
     try:
-        opened = Ledger.open(config.ledger_path, replication=replication)
-        async with asyncio.timeout(limit_s), opened as ledger:
+        async with (
+            asyncio.timeout(limit_s),
+            contextlib.AsyncExitStack() as stack,
+            Ledger.open(config.ledger_path, replication=replication) as ledger,
+        ):
             todo, recovery = await _observe(ledger, engine, clock) if recover else (Plan(), Recovery(clock()))
-            means = Means(ledger, pool, images, sources, metrics)
+            store = await stack.enter_async_context(open_folder(store_folder or folder / "store"))
+            depot = Depot(
+                store,
+                engine,
+                images,
+                folder / "goldens",
+                cluster=cluster,
+                notes=notes_in(ledger, clock),
+                entropy=os.urandom,
+            )
+            means = Means(ledger, pool, images, sources, metrics, depot=depot)
             async with pool.running(), Sandboxes(means, Defaults("host", config.rules)).running() as host:
                 await reconcile.take_over(todo, means, host, _slot_of(engine, places), recovery)
                 refusals = Refusals(ledger, metrics, now_ms=clock)

@@ -20,6 +20,7 @@ HINTS = {
     "pool_exhausted": "see `warren ls` and `warren usage`, and remove what you do not need",
     "no_such_route": "what answers there does not know this call: has its address a path too many, or is it old?",
     "sandbox_paused": "warren resume ID",
+    "hibernation_damaged": "`warren recover ID` gives what can be read of its disk",
     "browser_missing": "its image has no browser: use one that has, such as agent",
     "not_waiting": "nothing waits under that id: see `warren tasks show ID`",
 }
@@ -57,7 +58,7 @@ def hint_of(error: WarrenError) -> str:
     """What helps, if we know."""
     if isinstance(error, Failure):
         return error.hint
-    if error.code == "wrong_state" and error.details.get("state") == "paused":
+    if error.code == "wrong_state" and error.details.get("state") in ("paused", "hibernated"):
         return HINTS["sandbox_paused"]
     if isinstance(error, CapacityError) and not isinstance(error, PoolExhausted) and error.retry_after_s:
         return f"try again in {error.retry_after_s:g} s"

@@ -31,7 +31,7 @@ ID is a sandbox's id, the first characters of it (3 at least), or the name that 
 """
 SECONDS = "N"
 PATIENCE_S = 120.0  # a machine of a new shape is booted first, which takes a while without KVM
-STATES = ("pending", "starting", "running", "paused", "stopped", "error")
+STATES = ("pending", "starting", "running", "paused", "hibernated", "stopped", "error")
 # What the hosts do if nobody says anything; shown only.
 TIMEOUT_S = 3600
 SIZES = {"python": (1, 512, 4096), "minimal": (1, 256, 2048)}  # of the images that come with Warren
@@ -111,6 +111,9 @@ def _create(parser: argparse.ArgumentParser) -> None:
         "--idle", dest="idle_sec", type=seconds, metavar="TIME", help="pause it after so long without use"
     )
     parser.add_argument(
+        "--hibernate", dest="hibernate_sec", type=seconds, metavar="TIME", help="to the store after so long in pause"
+    )
+    parser.add_argument(
         "--paused", dest="paused_sec", type=seconds, metavar="TIME", help="destroy it after so long in pause"
     )
     parser.add_argument(
@@ -182,9 +185,16 @@ def _network(top: Group) -> None:
 
 
 def _lives(top: Group) -> None:
-    for name, help in (("pause", "put them to sleep on disk"), ("resume", "wake them"), ("rm", "destroy them")):
+    for name, help in (
+        ("pause", "put them to sleep on disk"),
+        ("hibernate", "put them to sleep in the object store"),
+        ("resume", "wake them"),
+        ("rm", "destroy them"),
+    ):
         many = leaf(top, name, f"sandboxes.{name}", help)
         many.add_argument("sandboxes", metavar="ID", nargs="+")
+    recover = _one(top, "recover", "recovering.recover", "the disk of a hibernated one that cannot be woken")
+    recover.add_argument("-o", "--output", metavar="FILE", help="where to (ID.ext4.zst)")
     timeout = _one(top, "timeout", "sandboxes.timeout", "give it so long from now on")
     timeout.add_argument("seconds", metavar="TIME", type=seconds, help="90, 30m, 2h, 1d")
 

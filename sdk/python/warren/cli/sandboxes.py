@@ -1,4 +1,4 @@
-"""`warren create`, `ls`, `get`, `rm`, `pause`, `resume`, `timeout`, `logs`."""
+"""`warren create`, `ls`, `get`, `rm`, `pause`, `resume`, `hibernate`, `recover`, `timeout`, `logs`."""
 
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from warren_console.output import moment
 from warren_console.text import clean_lines, fitted, megabytes, pairs, relative, shape, span
 
 TITLES = ("ID", "NAME", "STATE", "IMAGE", ">VCPUS", ">MEMORY", "CREATED", "NEXT", "NOTE")
-RULES = ("timeout_sec", "on_timeout", "idle_sec", "paused_sec", "auto_resume")
+RULES = ("timeout_sec", "on_timeout", "idle_sec", "hibernate_sec", "paused_sec", "auto_resume")
 WATCH_S = 2.0
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
 
@@ -135,6 +135,8 @@ def rules_text(rules: Any) -> str:
         said.append(f"{rules.get('on_timeout') or 'destroy'} after {span(rules['timeout_sec'])}")
     if rules.get("idle_sec") is not None:
         said.append(f"pause when idle for {span(rules['idle_sec'])}")
+    if rules.get("hibernate_sec") is not None:
+        said.append(f"hibernate when paused for {span(rules['hibernate_sec'])}")
     if rules.get("paused_sec") is not None:
         said.append(f"destroy when paused for {span(rules['paused_sec'])}")
     if rules.get("auto_resume"):
@@ -154,6 +156,10 @@ def resume(context: Context) -> int:
     return _each(context, "resuming", Sandbox.resume)
 
 
+def hibernate(context: Context) -> int:
+    return _each(context, "hibernating", Sandbox.hibernate)
+
+
 def _each(context: Context, doing: str, act: Callable[[Sandbox], Info]) -> int:
     """Do it to every sandbox that was named. One that fails is told and does not keep the others from it."""
     infos: list[Info] = []
@@ -165,7 +171,8 @@ def _each(context: Context, doing: str, act: Callable[[Sandbox], Info]) -> int:
         except Unreachable:
             raise
         except WarrenError as error:
-            say(f"{typed}: {error}")
+            hint = errors.hint_of(error)
+            say(f"{typed}: {error}" + (f"; {hint}" if hint else ""))
             code = code or errors.exit_code_of(error)
             continue
         infos.append(info)

@@ -1,0 +1,187 @@
+"""Hibernation: from this host's disk into the store, and back. The ledger says at every moment where a sandbox is.
+
+- `paused`: its machine is whole on this host. What is in the store for it is not, or not any more: it is noted as a
+  leftover, before the first byte goes there and in the commit that says `paused` again, and it is swept away.
+- `hibernated`: its machine is whole in the store, and was read back from there. What is left of it on this host is
+  superfluous: it is removed before it is brought back, and by the next start of the daemon.
+
+So a failure, a cancellation or a kill at any step has nothing to undo that could be lost.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from contract.errors import CapacityError, NotFound, WarrenError, WrongState
+from contract.models import Caller, Hibernated, Sandbox
+from contract.states import Event
+from poold.hibernate import Depot, Drive
+from poold.ledger import leftovers, sandboxes
+from poold.ledger.driver import Connection
+from poold.lifetimes import beside, finish
+from poold.sandboxes.means import Means
+from poold.sandboxes.telling import Progress
+from poold.sandboxes.why import STOPPING, exists
+from poold.steps import Step, run_steps
+
+log = logging.getLogger("poold.sandboxes")
+
+T = TypeVar("T")
+
+SWEEP_S = 3600.0
+RETRY_S = 60.0  # after a sweep that failed: the store may be away
+
+
+def _take_over(db: Connection, sandbox: Sandbox, *, now_ms: int, request: str | None) -> Sandbox:
+    try:
+        here = sandboxes.get(db, sandbox.id)
+    except NotFound:
+        return sandboxes.take_over(db, sandbox, now_ms=now_ms, request=request)
+    if here.hibernated != sandbox.hibernated:
+        raise exists(here)
+    return here
+
+
+class Hibernation:
+    """Open as a block: after it nothing is under way. Who calls has the sandbox's turn, and waits for the end."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._is_stopping = False
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._to_sweep = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """What is left over in the store is removed during the block, now and then and when there is something."""
+        async with beside(self._keep_sweeping()):
+            yield
+
+    def stop(self) -> None:
+        """End what is under way: everything is where it was, and the next daemon may begin again."""
+        self._is_stopping = True
+        for task in self._under_way:
+            task.cancel()
+
+    def depot(self, sandbox_id: str) -> Depot:
+        """Where this host puts machines, or `WrongState` if it has nowhere to put them."""
+        depot, engine = self._means.depot, self._means.pool.engine
+        if depot is None or not engine.can_save:
+            raise WrongState(f"the {engine.name} engine of this host cannot hibernate a sandbox", sandbox=sandbox_id)
+        return depot
+
+    async def put(self, sandbox: Sandbox, caller: Caller, why: str) -> Sandbox:
+        """Put a paused sandbox into the store and free its disk. If this fails before that is written, it is paused."""
+        with self._means.timing(self._means.metrics.hibernate_seconds):
+            hibernated = await self._stoppable(self._put(sandbox, caller, why))
+        with contextlib.suppress(WarrenError):  # it is tried again, and said, by who ends machines
+            await self._means.pool.remove(sandbox.machine or "")
+        return hibernated
+
+    async def fetch(self, sandbox: Sandbox, caller: Caller) -> Sandbox:
+        """Bring a hibernated sandbox to this host's disk, paused. If this fails, it is in the store as it was."""
+        with self._means.timing(self._means.metrics.fetch_seconds):
+            paused = await self._stoppable(self._fetch(sandbox, caller))
+        self._to_sweep.set()
+        return paused
+
+    async def import_hibernated(self, key: str, caller: Caller) -> Sandbox:
+        """Take over a sandbox that another host put into the store, and has given up. Its manifest is under `key`.
+
+        Twice changes nothing. Raises `Exists` if this host has had a sandbox of that id otherwise.
+        """
+        sandbox = await self.depot(key).sandbox_of(key)
+        now_ms = self._means.sources.now_ms()
+        write = partial(_take_over, sandbox=sandbox, now_ms=now_ms, request=caller.request)
+        return await finish(self._means.ledger.write(write))
+
+    async def drive(self, sandbox: Sandbox) -> Drive:
+        """What can be read of the disk of a hibernated sandbox."""
+        if sandbox.hibernated is None:
+            raise WrongState(f"sandbox {sandbox.id} is {sandbox.state}, not in the store", state=sandbox.state)
+        return await self.depot(sandbox.id).drive(sandbox.hibernated)
+
+    def sweep_soon(self) -> None:
+        """Somebody may have left something in the store."""
+        self._to_sweep.set()
+
+    async def _put(self, sandbox: Sandbox, caller: Caller, why: str) -> Sandbox:
+        means, depot = self._means, self.depot(sandbox.id)
+        prefix, at_ms = depot.new_place(sandbox), means.sources.now_ms()
+        found: list[Hibernated] = []
+        done: list[Sandbox] = []
+
+        async def put() -> None:
+            found.append(await depot.put(sandbox, prefix, at_ms, Progress(means, sandbox.id, "hibernating")))
+
+        async def write() -> None:
+            detail = {"why": why, "bytes": found[0].bytes}
+            done.append(await means.move(sandbox.id, Event.HIBERNATE, caller, hibernated=found[0], detail=detail))
+
+        async def sweep(_error: BaseException) -> None:
+            self.sweep_soon()
+
+        note = partial(leftovers.add, prefix=prefix, now_ms=at_ms)
+        steps = [
+            Step("note", lambda: means.ledger.write(note), sweep),
+            Step("put", put),
+            Step("write", write),
+        ]
+        with depot.writing(prefix):
+            await run_steps("hibernate", sandbox.id, steps)
+        return done[0]
+
+    async def _fetch(self, sandbox: Sandbox, caller: Caller) -> Sandbox:
+        means, depot = self._means, self.depot(sandbox.id)
+        machine_id, found = sandbox.machine or "", sandbox.hibernated
+        if found is None:
+            raise WrongState(f"sandbox {sandbox.id} is not in the store", sandbox=sandbox.id)
+
+        async def remove(_error: BaseException | None = None) -> None:
+            await means.pool.remove(machine_id)
+
+        async def fetch() -> None:
+            await depot.fetch(sandbox, found, Progress(means, sandbox.id, "fetching"))
+
+        await run_steps("fetch", sandbox.id, [Step("clear", remove), Step("plant", fetch, remove)])
+        # Whatever comes of this: what was planted stays. It is the sandbox's if this is written, and in nobody's way if
+        # it is not.
+        return await finish(means.move(sandbox.id, Event.FETCH, caller, detail={"bytes": found.bytes}))
+
+    async def _stoppable(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns. A caller that leaves does not end it; a host that stops does."""
+        task = asyncio.ensure_future(work)
+        self._under_way.add(task)
+        if self._is_stopping:
+            task.cancel()
+        try:
+            return await finish(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and self._is_stopping:
+                raise CapacityError(STOPPING) from None
+            raise
+        finally:
+            self._under_way.discard(task)
+
+    async def _keep_sweeping(self) -> None:
+        while self._means.depot is not None:
+            self._to_sweep.clear()
+            wait_s = SWEEP_S
+            try:
+                await self._sweep(self._means.depot)
+            except WarrenError as error:
+                log.warning("what is left over in the store was not removed", extra={"why": str(error)})
+                wait_s = RETRY_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._to_sweep.wait()
+
+    async def _sweep(self, depot: Depot) -> None:
+        """Remove what belongs to nobody. What is being written just now is looked at the next time."""
+        ledger = self._means.ledger
+        for prefix in await ledger.read(leftovers.listed):
+            if await depot.remove(prefix):
+                await ledger.write(partial(leftovers.drop, prefix=prefix), durable=False)
