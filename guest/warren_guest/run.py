@@ -16,16 +16,17 @@ from warren_guest.agents import acts, values
 from warren_guest.agents.acts import Act
 from warren_guest.agents.adapter import Adapter, Answer
 from warren_guest.agents.changes import Changes
-from warren_guest.agents.usage import Meter
+from warren_guest.agents.usage import Meter, Usage
 from warren_guest.errors import RefusedError
 from warren_guest.output import Reader
 from warren_guest.processes import Process
 from warren_guest.run_log import RunLog
+from warren_guest.run_moments import Held
 from warren_guest.run_outbox import Outbox
 from warren_guest.run_questions import Questions
 from warren_guest.run_texts import EVENT_LIMIT, TEXT_LIMIT, Line, Lines, clip, clip_arguments, clip_fields
 from warren_guest.run_tools import Tools
-from warren_guest.sessions import kill_marked
+from warren_guest.sessions import kill_marked, resume, stop_marked
 from warren_guest.wire import to_json
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,9 @@ QUIET_S = 15.0
 # How long an agent may go on after it gave its result and was told that there is nothing more.
 PARTING_S = 30.0
 _BURIAL_S = 10.0
+# How long the last words of a run that stands still are waited for.
+_HEARING_S = 5.0
+_LOOK_S = 0.005
 _TAIL = 8 << 10
 
 
@@ -97,6 +101,7 @@ class Run:
         self._is_over_limit = False
         self._tail = b""
         self._parting: asyncio.TimerHandle | None = None
+        self._is_hearing = False
 
     @property
     def state(self) -> str:
@@ -123,6 +128,28 @@ class Run:
                 await self.over.wait()
         self._kill()
         await self.over.wait()
+
+    async def hold(self) -> Held:
+        """Let all of it stand still, with everything told that it has said. Cancelled, it goes on."""
+        stopped: list[int] = []
+        try:
+            await asyncio.to_thread(lambda: stopped.extend(stop_marked(self._started.marker)))
+            with contextlib.suppress(TimeoutError):  # nobody reads what is told: then less of it is covered
+                async with asyncio.timeout(_HEARING_S):
+                    while self._is_hearing or self._started.process.has_unread(self._started.reader):  # noqa: ASYNC110
+                        await asyncio.sleep(_LOOK_S)
+        except BaseException:
+            resume(stopped)
+            raise
+        used = self._work.meter.told(self._session) if self._adapter.totals_survive else Usage()
+        return Held(
+            lambda: resume(stopped),
+            self.order.run,
+            self._log.last,
+            self._session or None,
+            used,
+            self._adapter.session_folders,
+        )
 
     def _kill(self) -> None:
         """Kill the agent, and what it started wherever that went."""
@@ -185,9 +212,10 @@ class Run:
     async def _read_all(self) -> None:
         reader = self._started.reader
         while not self._is_over_limit:
-            chunks = reader.take()
+            self._is_hearing = bool(chunks := reader.take())
             for kind, data in chunks:
                 await self._hear(kind, data)
+            self._is_hearing = False
             if not chunks:
                 if reader.final is not None:
                     break

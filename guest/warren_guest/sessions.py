@@ -55,6 +55,39 @@ def _has_marker(pid: int, marker: bytes) -> bool:
         return False  # it is gone, or another's
 
 
+def stop_marked(marker: bytes) -> list[int]:
+    """Stop every process that was started with the variable `marker`, and return which: those that ran until now.
+
+    One of them may start another while they are looked for; when a look finds no more, all of them stand still.
+    """
+    stopped: list[int] = []
+    for _ in range(_PASSES):
+        found = [pid for pid in _running() if pid not in stopped and _has_marker(pid, marker)]
+        if not found:
+            break
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGSTOP)
+                stopped.append(pid)
+    return stopped
+
+
+def resume(stopped: list[int]) -> None:
+    """Those who were started last go on first: nobody then sees a child of its own standing still."""
+    for pid in sorted(stopped, reverse=True):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def _running() -> Iterator[int]:
+    """Processes that nobody has stopped."""
+    for pid, _, _ in _relations():
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            text = file.read()
+            if text[text.rindex(b")") + 2 :][:1] not in (b"T", b"t"):
+                yield pid
+
+
 def kill_descendants() -> None:
     """Kill everything that this process started, and what that started."""
     _kill_all(_descendants)
