@@ -41,6 +41,8 @@ from poold.registry import Registry
 from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
+from poold.store import Store
+from poold.store.folder import open_folder
 from poold.strain import Watch
 from poold.tasks import Tasks, Tools
 from poold.tasks.posting import Ways, post
@@ -104,7 +106,10 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
             keys = None if config.pki is None else config.pki.tickets
             tickets = Tickets(config.name, keys, now_ms=sources.now_ms)
             refusals = Refusals(ledger, metrics, now_ms=sources.now_ms)
-            async with _tasks(config, means, host).running() as tasks:
+            async with (
+                open_folder(config.tasks.store) as store,
+                _tasks(config, means, host, store).running() as tasks,
+            ):
                 found = Services(
                     host,
                     pool,
@@ -131,10 +136,10 @@ async def _serve(config: Config, found: Services, stop: asyncio.Event, ready: Ca
         log.info("stopping")
 
 
-def _tasks(config: Config, means: Means, host: Sandboxes) -> Tasks:
+def _tasks(config: Config, means: Means, host: Sandboxes, store: Store) -> Tasks:
     prices = read_prices(config.tasks.prices)
     image = config.default_image
-    tools = Tools.make(means, host, config.tasks, prices, state_dir=config.state_dir, image=image)
+    tools = Tools.make(means, host, config.tasks, prices, state_dir=config.state_dir, image=image, store=store)
     network = means.network
     ways = Ways(
         HostResolver().resolve,

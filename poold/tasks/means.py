@@ -10,6 +10,7 @@ from poold.config import TasksConfig
 from poold.ledger import Ledger
 from poold.metrics import Metrics
 from poold.sandboxes import Means, Sandboxes
+from poold.store import Store
 from poold.tasks.artifacts import Artifacts
 from poold.tasks.errors import translated
 from poold.tasks.prices import Prices, Tokens
@@ -31,13 +32,22 @@ class Tools:
     prices: Prices
     queue: Queue
     default_image: str
+    store: Store  # where checkpoints are
 
     @classmethod
     def make(
-        cls, means: Means, sandboxes: Sandboxes, config: TasksConfig, prices: Prices, *, state_dir: Path, image: str
+        cls,
+        means: Means,
+        sandboxes: Sandboxes,
+        config: TasksConfig,
+        prices: Prices,
+        *,
+        state_dir: Path,
+        image: str,
+        store: Store,
     ) -> "Tools":
         vault, artifacts = Vault(state_dir / "tasks"), Artifacts(config.store / "tasks")
-        return cls(means, sandboxes, config, vault, artifacts, prices, Queue(), image)
+        return cls(means, sandboxes, config, vault, artifacts, prices, Queue(), image, store)
 
     @property
     def ledger(self) -> Ledger:

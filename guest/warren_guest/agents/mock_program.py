@@ -154,7 +154,7 @@ class Agent:
         doing = self._remember(begin.get("session"), goes_on=begin.get("continues") is True)
         if doing is not None:
             self._again(doing, prompt)
-        elif not begin.get("continues") and (begin.get("session") is None or not self._todo):
+        elif begin.get("session") is None or not (self._todo or begin.get("continues")):
             self._todo.first([effects.PLANNING, "commit Plan of the task"])
         while self._todo or self._instructed():
             directive = self._todo.take()
