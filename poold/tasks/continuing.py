@@ -109,5 +109,5 @@ def _told(row: Row, progress: Progress, last: Checkpoint | None, sandbox: Sandbo
 
 def continued(progress: Progress) -> Progress:
     """What is known of an agent that begins once more: what is done again is no loop, and what was begun never ends."""
-    nothing = {"calls": {}, "thought": "", "is_said": False, "ended": None}
-    return replace(progress, **nothing, diffs={}, last_diff="", failure=Failure())
+    said = replace(progress, calls={}, thought="", is_said=False, ended=None)
+    return replace(said, diffs={}, last_diff="", failure=Failure())
