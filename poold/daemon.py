@@ -106,10 +106,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
             keys = None if config.pki is None else config.pki.tickets
             tickets = Tickets(config.name, keys, now_ms=sources.now_ms)
             refusals = Refusals(ledger, metrics, now_ms=sources.now_ms)
-            async with (
-                open_folder(config.tasks.store) as store,
-                _tasks(config, means, host, store).running() as tasks,
-            ):
+            async with open_folder(config.tasks.store) as store, _tasks(config, means, host, store).running() as tasks:
                 found = Services(
                     host,
                     pool,
