@@ -101,7 +101,7 @@ class Run:
         self._is_over_limit = False
         self._tail = b""
         self._parting: asyncio.TimerHandle | None = None
-        self._is_hearing = False
+        self._is_hearing = self._is_held = False
 
     @property
     def state(self) -> str:
@@ -132,24 +132,29 @@ class Run:
     async def hold(self) -> Held:
         """Let all of it stand still, with everything told that it has said. Cancelled, it goes on."""
         stopped: list[int] = []
+
+        def release() -> None:
+            self._is_held = False
+            resume(stopped)
+
+        await self._heard()  # so that it does not stand still while git looks at its last change
+        self._is_held = True
         try:
             await asyncio.to_thread(lambda: stopped.extend(stop_marked(self._started.marker)))
-            with contextlib.suppress(TimeoutError):  # nobody reads what is told: then less of it is covered
-                async with asyncio.timeout(_HEARING_S):
-                    while self._is_hearing or self._started.process.has_unread(self._started.reader):  # noqa: ASYNC110
-                        await asyncio.sleep(_LOOK_S)
+            await self._heard()
         except BaseException:
-            resume(stopped)
+            release()
             raise
         used = self._work.meter.told(self._session) if self._adapter.totals_survive else Usage()
-        return Held(
-            lambda: resume(stopped),
-            self.order.run,
-            self._log.last,
-            self._session or None,
-            used,
-            self._adapter.session_folders,
-        )
+        session, folders = self._session or None, self._adapter.session_folders
+        return Held(release, self.order.run, self._log.last, session, used, folders)
+
+    async def _heard(self) -> None:
+        """Returns when all is told that it has said; or after a while: if nobody reads, less of it is covered."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HEARING_S):
+                while self._is_hearing or self._started.process.has_unread(self._started.reader):  # noqa: ASYNC110
+                    await asyncio.sleep(_LOOK_S)
 
     def _kill(self) -> None:
         """Kill the agent, and what it started wherever that went."""
@@ -346,7 +351,7 @@ class Run:
             facts["truncated"] = True
             facts["file"] = await self._shared.keep(act.output)
         await self._tell("agent.tool", facts)
-        if kind != acts.READ and not self._is_stopping:
+        if kind != acts.READ and not (self._is_stopping or self._is_held):
             await self._tell_changes()
 
     async def _tell_changes(self) -> None:

@@ -127,12 +127,9 @@ class Runs:
             work.meter.go_on(session, past.used, past.covered)
 
     async def hold(self) -> Held:
-        """The run that is under way stands still, if there is one, until it is released."""
+        """The last run stands still, with what is left of it if it has ended, until it is released."""
         async with self._turn:
-            run = self._running
-            if run is not None:
-                return await run.hold()
-            return Held(lambda: None, None if self._run is None else self._run.order.run, self.log.last)
+            return Held(lambda: None) if self._run is None else await self._run.hold()
 
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """A task of ours: it goes on whoever waits for it, and `close` ends it."""

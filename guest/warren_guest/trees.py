@@ -73,10 +73,12 @@ def _below(root: Root, device: int) -> Iterator[tuple[bytes, os.stat_result]]:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
                     facts = entry.stat(follow_symlinks=False)
-                    if facts.st_dev != device or _is_odd(facts.st_mode):
+                    is_folder = stat.S_ISDIR(facts.st_mode)
+                    # Files of an overlay have the number of whatever file system they are really in.
+                    if (is_folder and facts.st_dev != device) or _is_odd(facts.st_mode):
                         continue
                     yield entry.path, facts
-                    if stat.S_ISDIR(facts.st_mode):
+                    if is_folder:
                         folders.append(entry.path)
 
 
