@@ -40,6 +40,7 @@ USUAL_WALL_S = 3600
 USUAL_OUTPUT_BYTES = 64 << 20
 USUAL_SAME = 3
 USUAL_PAUSE_AFTER_S = 300
+MAX_RETRIES = 100
 URL = r"https?://[!-~]+"
 # What git takes for the name of a branch, a tag or a commit, without what it would read as something else.
 REF = r"(?!-)(?!/)(?!.*(?:\.\.|@\{|//|\.lock$|\.lock/|/$|\.$))[A-Za-z0-9_./@+#=-]{1,200}"
@@ -109,6 +110,21 @@ class Approvals:
 
 
 @dataclass(frozen=True)
+class Checkpointing:
+    """How often a task's workspace is kept while its agent works, beside each commit. 0: never; None: as usual."""
+
+    steps: int | None = None
+    minutes: int | None = None
+
+    @classmethod
+    def read(cls, fields: Fields) -> "Checkpointing":
+        return cls(
+            steps=fields.integer("steps", low=0, high=MAX_COUNT, default=None),
+            minutes=fields.integer("minutes", low=0, high=7 * 24 * 60, default=None),
+        )
+
+
+@dataclass(frozen=True)
 class Webhook:
     """Who is told of the end. The secret signs what is sent, and is never shown."""
 
@@ -155,6 +171,8 @@ class CreateTask:
     webhook: Webhook | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     retry_of: str | None = None
+    checkpoint: Checkpointing = field(default_factory=Checkpointing)
+    retries: int | None = None  # machines that may be lost, and the task goes on in another one
 
     @classmethod
     def parse(cls, body: bytes, limits: ShapeLimits) -> "CreateTask":
@@ -191,6 +209,8 @@ class CreateTask:
             webhook=Webhook.read_from(fields),
             metadata=fields.texts("metadata", max_chars=MAX_METADATA_CHARS, max_count=MAX_METADATA),
             retry_of=fields.text("retry_of", max_chars=19, pattern=TASK.pattern, default=None),
+            checkpoint=_inner(fields, "checkpoint", Checkpointing.read),
+            retries=fields.integer("retries", low=0, high=MAX_RETRIES, default=None),
         )
 
     def checked(self) -> "CreateTask":
@@ -278,7 +298,7 @@ class Task:
     metadata: dict[str, str]
     retry_of: str | None
     created_ms: int
-    phase: str = "claim"  # claim, clone, run, finish, done: what its host is about
+    phase: str = "claim"  # claim, clone, restore, run, finish, done: what its host is about
     sandbox: str | None = None
     session: str | None = None  # of the agent
     waiting: tuple[Waiting, ...] = ()
@@ -288,6 +308,9 @@ class Task:
     reason: dict[str, Any] | None = None
     result: dict[str, Any] | None = None
     prompt_chars: int | None = None  # of the whole prompt; None: it is all there
+    checkpoint: Checkpointing = field(default_factory=Checkpointing)
+    retries: int = 0
+    continued: int = 0  # machines that it has lost and went on without
 
     def view(self) -> dict[str, Any]:
         """The reply's JSON."""

@@ -12,6 +12,7 @@ from contract.hosts import NAME, host_address
 from contract.models import MAX_TIMEOUT_S, USUAL_TIMEOUT_S, Rules, ShapeLimits
 from contract.network import CIDR, HOST, MAX_MB, HostRule, Limits, Mode, NetRule
 from contract.settings import BadSetting, Settings
+from contract.tasks import MAX_RETRIES, Checkpointing
 from poold.errors import ConfigError
 
 DEFAULT_STATE_DIR = Path("/var/lib/warren")
@@ -108,6 +109,8 @@ class TasksConfig:
     prices: Path | None = None  # of models, for agents that tell no dollars
     queue: int = 1000  # tasks that wait for room, at most
     archive_mb: int = 16_384  # of one task's workspace
+    checkpoint: Checkpointing = field(default_factory=lambda: Checkpointing(25, 5))  # of tasks that do not say
+    retries: int = 3  # likewise
 
 
 @dataclass(frozen=True)
@@ -305,6 +308,11 @@ class _Reader(Settings):
             prices=self.path("POOLD_PRICES"),
             queue=self.integer("POOLD_TASKS_QUEUE", 1000, 1, 1_000_000),
             archive_mb=self.integer("POOLD_ARCHIVE_MB", 16_384, 1, 1 << 24),
+            checkpoint=Checkpointing(
+                steps=self.integer("POOLD_CHECKPOINT_STEPS", 25, 0, 1_000_000),
+                minutes=self.integer("POOLD_CHECKPOINT_MINUTES", 5, 0, 10_080),
+            ),
+            retries=self.integer("POOLD_TASKS_RETRIES", 3, 0, MAX_RETRIES),
         )
 
     def _folder(self, name: str) -> Path | None:

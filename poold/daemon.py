@@ -3,11 +3,8 @@
 import asyncio
 import contextlib
 import logging
-import os
 import random
-import sys
-from collections.abc import AsyncIterator, Callable, Collection
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from contract.__about__ import __version__
@@ -17,32 +14,26 @@ from poold import reconcile
 from poold.api.observe import is_ready, measure, record
 from poold.api.services import Facts, Services
 from poold.api.tickets import Refusals, Tickets
-from poold.cgroups import Cgroups, open_cgroups
 from poold.cluster import alone, joined
 from poold.config import Config
 from poold.egress.proxies import Proxies
 from poold.egress.proxy.dial import HostResolver, connect, is_own
 from poold.egress.registries import Registries, read_registries
-from poold.engines import Engine
-from poold.engines.qemu import QemuEngine
-from poold.engines.qemu.accel import UNTRIED, find_accel
-from poold.errors import ConfigError, HostFault, NetError
-from poold.images import HostImages, Images
+from poold.errors import ConfigError
+from poold.ground import Ground, open_ground, open_proxies
 from poold.lease import wardens
 from poold.lease.members import Lost
-from poold.ledger import Ledger, sandboxes
-from poold.lifetimes import finish
+from poold.ledger import sandboxes
 from poold.metrics import Metrics
-from poold.net import Slots as NetSlots
-from poold.net import open_slots
 from poold.opened import open_ledger
-from poold.pool import Outfit, Places, Pool, Slots
+from poold.pool import Outfit, Places, Pool
 from poold.pressure import Threshold, Thresholds
 from poold.registry import Registry
 from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources, open_depot
 from poold.seal import Seal
 from poold.serving import serving
-from poold.slots import PlainSlots, Slot
+from poold.store import Store
+from poold.store.folder import open_folder
 from poold.store.opening import Shared
 from poold.strain import Watch
 from poold.takeover import Carrying, Heir, newest
@@ -57,26 +48,6 @@ log = logging.getLogger("poold")
 GUEST_CA = "/usr/local/share/ca-certificates/warren.crt"  # where a guest keeps whom it is told to trust
 
 
-@dataclass
-class Ground:
-    """What machines stand on. The engine is there before the slots: it knows which of them are in use."""
-
-    engine: Engine
-    images: Images
-    accel: str
-    base_uid: int
-    cgroups: Cgroups | None
-    slots: Slots
-    slot_of: Callable[[int], Slot | None]
-    outfit: Outfit
-    net: NetSlots | None = None
-
-    def network(self) -> NetSlots:
-        if self.net is None:
-            raise NetError("reaching", "a slot", hint="the slots of this host are not open")
-        return self.net
-
-
 async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
     """Serve until `stop` is set. `ready` is called once requests are answered. Running sandboxes outlive this."""
     metrics = Metrics()
@@ -85,8 +56,8 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
     async with (
         joined(config, metrics, stop, restore=partial(_restore, config), take_over=carrying.take_over) as cluster,
         open_ledger(config, metrics, sources.now_ms, epoch=cluster.epoch) as opened,
-        _ground(config, opened.ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
-        _proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources) as proxies,
+        open_ground(config, opened.ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
+        open_proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources) as proxies,
         open_depot(
             config.state_dir, cluster.shared, ground.engine, ground.images, ledger=opened.ledger, sources=sources
         ) as depot,
@@ -116,7 +87,10 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
             keys = None if config.pki is None else config.pki.tickets
             tickets = Tickets(config.name, keys, now_ms=sources.now_ms)
             refusals = Refusals(ledger, metrics, now_ms=sources.now_ms)
-            async with (await _tasks(config, means, host, cluster.shared)).running() as tasks:
+            async with (
+                _tasks_store(config, cluster.shared) as store,
+                (await _tasks(config, means, host, store, cluster.shared)).running() as tasks,
+            ):
                 carrying.begin(_heir(config, means, host, tasks))
                 found = Services(
                     host,
@@ -146,7 +120,17 @@ async def _serve(config: Config, found: Services, stop: asyncio.Event, ready: Ca
         log.info("stopping")
 
 
-async def _tasks(config: Config, means: Means, host: Sandboxes, shared: Shared | None) -> Tasks:
+@contextlib.asynccontextmanager
+async def _tasks_store(config: Config, shared: Shared | None) -> AsyncIterator[Store]:
+    """Where checkpoints of tasks are: in what hosts share, or on this host's own disk."""
+    if shared is not None:
+        yield shared.store
+    else:
+        async with open_folder(config.tasks.store) as folder:
+            yield folder
+
+
+async def _tasks(config: Config, means: Means, host: Sandboxes, store: Store, shared: Shared | None) -> Tasks:
     tools = Tools.make(
         means,
         host,
@@ -154,9 +138,8 @@ async def _tasks(config: Config, means: Means, host: Sandboxes, shared: Shared |
         read_prices(config.tasks.prices),
         state_dir=config.state_dir,
         image=config.default_image,
+        store=store,
         escrow=await _escrow(config, shared),
-        # A folder that hosts share has what tasks leave behind anyway.
-        store=None if shared is None or config.tasks.is_shared else shared.store,
     )
     network = means.network
     ways = Ways(
@@ -201,8 +184,8 @@ async def stop_all(config: Config, sources: Sources) -> None:
     async with (
         alone(config) as guard,
         open_ledger(config, metrics, sources.now_ms, epoch=None) as opened,
-        _ground(config, opened.ledger, sources, ends=True) as (ground, todo, _),
-        _proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources),
+        open_ground(config, opened.ledger, sources, ends=True) as (ground, todo, _),
+        open_proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources),
     ):
         for action in todo.adopt:
             log.info("stopping", extra={"sandbox": action.sandbox.id})
@@ -222,82 +205,6 @@ def _gate(*gates: Callable[[], None]) -> None:
     """Raises what is against starting something."""
     for gate in gates:
         gate()
-
-
-@contextlib.asynccontextmanager
-async def _ground(
-    config: Config, ledger: Ledger, sources: Sources, *, ends: bool = False, outfit: Outfit | None = None
-) -> AsyncIterator[tuple[Ground, reconcile.Plan, reconcile.Recovery]]:
-    """What machines stand on, cleared of everything that should not be there.
-
-    Slots of running machines are kept, unless whoever asks `ends` them all. Then none is started, either.
-    """
-    ground = await (_local(config) if config.engine == "local" else _qemu(config, outfit or Outfit(), starts=not ends))
-    try:
-        rows = await ledger.read(sandboxes.alive)
-        found = await asyncio.to_thread(ground.engine.found)
-        todo = reconcile.plan(rows, found, base_uid=ground.base_uid)
-        recovery = await reconcile.clear(todo, ground.engine, ledger, now_ms=sources.now_ms())
-        if ground.cgroups is not None:
-            running = {action.machine_id for action in todo.adopt}
-            recovery.removed += await finish(asyncio.to_thread(_sweep_groups, ground.cgroups, running))
-        kept = set() if ends else todo.slots
-        async with _slots(config, ground, kept):
-            yield ground, todo, recovery
-    finally:
-        ground.engine.close()
-        if ground.cgroups is not None:
-            ground.cgroups.close()
-
-
-def _sweep_groups(cgroups: Cgroups, running: Collection[str]) -> list[str]:
-    """Remove the groups of machines that run no more: a daemon may be killed after the one end and before the other."""
-    removed = []
-    for machine_id in sorted(cgroups.found() - set(running)):
-        try:
-            cgroups.end(machine_id)
-        except HostFault as error:  # of a process that cannot be ended: it must not cost the others
-            log.error("a cgroup cannot be removed", extra={"machine": machine_id, "why": str(error)})
-        else:
-            removed.append(f"cgroup {machine_id}")
-    return removed
-
-
-@contextlib.asynccontextmanager
-async def _slots(config: Config, ground: Ground, keep: Collection[int]) -> AsyncIterator[None]:
-    if config.engine == "local":
-        yield
-        return
-    async with open_slots(config.run_dir, count=config.slots, base_uid=config.base_uid, keep=keep) as slots:
-        ground.net = ground.slots = slots
-        ground.slot_of = slots.kept
-        try:
-            yield
-        finally:
-            slots.spare_taken()  # whatever is still in use, a machine runs in it
-
-
-@contextlib.asynccontextmanager
-async def _proxies(
-    config: Config, ground: Ground, told: Connections, sources: Sources
-) -> AsyncIterator[Proxies | None]:
-    """The proxies of machines, cleared of those whose machine is not taken over. None where nothing is isolated."""
-    if not ground.engine.isolates:
-        yield None
-        return
-    folder = config.run_dir / "egress"
-    proxies = Proxies(
-        folder,
-        lambda slot: ground.network().proxy_sockets(slot),
-        told=told,
-        now_ms=sources.now_ms,
-        environ=config.egress.clients,
-        log=config.state_dir / "egress.log",
-    )
-    async with proxies.running():
-        # What was to be kept may not be there any more: then its proxy guards nothing.
-        await proxies.sweep({slot.number for slot in ground.network().taken})
-        yield proxies
 
 
 def _clients(config: Config) -> Registries:
@@ -325,46 +232,6 @@ def _network(config: Config, clients: Registries) -> HostNetwork:
 def _client_env(config: Config, clients: Registries) -> dict[str, str]:
     """Settings for clients that read no file; Node has a list of authorities of its own."""
     return dict(clients.env) | ({} if config.egress.guest_ca is None else {"NODE_EXTRA_CA_CERTS": GUEST_CA})
-
-
-async def _qemu(config: Config, outfit: Outfit, *, starts: bool) -> Ground:
-    """Only an engine that `starts` machines needs images, and to know how their instructions are run."""
-    images = Images(config.images_dir)
-    accel = await find_accel(images.find(_checked(config, images)[0])) if starts else UNTRIED
-    log.info("engine", extra={"accel": accel.name})
-    cgroups = open_cgroups(name=config.cgroup, io_device=config.state_dir)
-    engine = QemuEngine(
-        config.state_dir / "qemu",
-        accel=accel,
-        socket_in=lambda slot: ground.network().socket_in(slot),
-        open_tap=lambda slot: ground.network().open_tap(slot),
-        limit=cgroups,
-        outfit=outfit.key,
-    )
-    none = PlainSlots(0, uid=0)
-    ground = Ground(engine, images, accel.name, config.base_uid, cgroups, none, lambda _: None, outfit)
-    return ground
-
-
-def _checked(config: Config, images: Images) -> list[str]:
-    """The names of all images. There is one at least, and every one that the pool is to have."""
-    names = images.names()
-    for name in config.pool:
-        if name not in names:
-            raise ConfigError(
-                f"POOLD_POOL has {name!r}, but {config.images_dir} has only: {', '.join(names) or 'nothing'}"
-            )
-    if not names:
-        raise ConfigError(f"POOLD_IMAGES={config.images_dir} has no image: run 'make images'")
-    return names
-
-
-async def _local(config: Config) -> Ground:
-    from poold.engines.local import LocalEngine
-
-    engine = LocalEngine(config.state_dir / "local", python=sys.executable, guest_path=config.guest_path)
-    slots = PlainSlots(config.slots, uid=os.getuid())
-    return Ground(engine, HostImages(), "none", os.getuid(), None, slots, lambda _: slots.take_nowait(), Outfit())
 
 
 def _places(config: Config, ground: Ground, sources: Sources, proxies: Proxies | None) -> Places:

@@ -94,6 +94,7 @@ async def _take_in(heir: Heir, lost: Former, old: sqlite3.Connection) -> dict[st
             await write(take)
             for one in ids:
                 await heir.go_on(kind, one)
+        await write(partial(inheriting.take_leftovers, old=old))
     told = await write(partial(inheriting.finish, lost=lost, now_ms=heir.now_ms()))
     log.warning("a lost host was taken over", extra={"host": lost.host, "epoch": lost.epoch, **told})
     return told

@@ -5,6 +5,7 @@ import asyncio
 import gc
 import os
 import pwd
+import shutil
 import signal
 import socket
 import sys
@@ -83,7 +84,11 @@ def _serve_locally(arguments: argparse.Namespace, ring: Ring) -> None:
     user = arguments.user or pwd.getpwuid(os.geteuid()).pw_name
     workspace = str(arguments.workspace.absolute())
     outputs = f"{path.absolute()}.outputs"
-    config = Config(HostMachine(), user, workspace=workspace, outputs=outputs, git=beside(path))
+    home = Path(f"{path.absolute()}.home")
+    home.mkdir(0o700, exist_ok=True)
+    if os.geteuid() == 0:
+        shutil.chown(home, user)
+    config = Config(HostMachine(), user, workspace=workspace, outputs=outputs, git=beside(path), session_home=str(home))
 
     def ready() -> None:
         sys.stdout.write(f"warren-guest ready on {path}\n")

@@ -13,6 +13,7 @@ from typing import TypeVar
 from warren_guest.accounts import Account, Accounts
 from warren_guest.browser.browser import Browser
 from warren_guest.browser.launch import Trust
+from warren_guest.checkpoints import Checkpoints
 from warren_guest.errors import RefusedError
 from warren_guest.events import Events
 from warren_guest.git.guard import Verdict
@@ -50,6 +51,8 @@ class Config:
     shield: Callable[[], Shield] = field(default=contextlib.nullcontext)
     git: Places = field(default_factory=Places)
     outputs: str = "/var/lib/warren/outputs"
+    # What of an agent's session is kept with its workspace: its home's, unless that is a developer's own.
+    session_home: str | None = None
     # How the browser learns whom the machine trusts; a developer's own browser is left as it is.
     browser_trust: Trust | None = None
     # Where all that a run started is found, however it hides.
@@ -74,7 +77,10 @@ class Guest:
         env = functools.partial(self.environment, requested={}, pty=False)
         self.git = Git(config.git, Surroundings(self.processes, self.accounts, self.in_thread, env))
         outputs = Outputs(config.outputs)
-        self.runs = Runs(self.processes, lambda text: self.in_thread(outputs.keep, text), config.groups)
+        own = {} if config.session_home is None else {"WARREN_MOCK_HOME": config.session_home}
+        self.runs = Runs(self.processes, lambda text: self.in_thread(outputs.keep, text), config.groups, own)
+        self.checkpoints = Checkpoints(f"{os.path.dirname(config.outputs)}/restored")  # noqa: PTH120
+        self._session_home = config.session_home
         self.git.guard.ask = self._ask_host
         self.browser = Browser(self, lambda: self.accounts.find(None), config.browser_trust)
 
@@ -134,6 +140,11 @@ class Guest:
             **self.identity.env,
             **requested,
         }
+
+    @property
+    def session_home(self) -> str:
+        """Where agents keep their sessions."""
+        return self._session_home or self.accounts.find(None).home
 
     def default_cwd(self, account: Account) -> str:
         return self.workspace if os.path.isdir(self.workspace) else account.home  # noqa: PTH112

@@ -80,6 +80,10 @@ class Process:
     def is_ended(self) -> bool:
         return self.ended_ms is not None
 
+    def has_unread(self, reader: Reader) -> bool:
+        """Whether it has written something that this reader has not taken."""
+        return self._pump.has_waiting or reader.position < self.output.total
+
     def facts(self) -> Facts:
         program = self.start.program
         ended: Facts = {} if self.ended_ms is None else {"ended_ms": self.ended_ms, **self.outcome}

@@ -39,6 +39,11 @@ class Pump:
         return bool(self._kinds)
 
     @property
+    def has_waiting(self) -> bool:
+        """Whether something was written that is not read yet."""
+        return any(_waiting_in(fd) for fd in self._kinds)
+
+    @property
     def is_owed(self) -> bool:
         """Whether output that was written before `note_owed` is still unread."""
         return any(self._owed.values())

@@ -11,6 +11,7 @@ from warren_guest import (
     VERSION,
     archive_routes,
     browser_routes,
+    checkpoint_routes,
     file_routes,
     frames,
     port_routes,
@@ -34,7 +35,7 @@ Handler = Callable[[Guest, Request], Awaitable[AnyAnswer]]
 ProcessHandler = Callable[[Guest, Request, Process], Awaitable[AnyAnswer]]
 H = TypeVar("H")
 # What this guest can do that older ones of the same contract cannot.
-FEATURES = ["run", "git", "archive", "browser"]
+FEATURES = ["run", "git", "archive", "browser", "checkpoint"]
 # Numbers of events and bytes in requests.
 _LARGE = 10**18 - 1
 
@@ -171,6 +172,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/files/write": {"POST": file_routes.write},
     **git_routes.ROUTES,
     **archive_routes.ROUTES,
+    **checkpoint_routes.ROUTES,
     "/browser/open": {"POST": browser_routes.open_page},
     "/browser/click": {"POST": browser_routes.click},
     "/browser/type": {"POST": browser_routes.type_text},

@@ -10,17 +10,19 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from warren_guest import frames
 from warren_guest.agents import acts, values
 from warren_guest.agents.acts import Act
 from warren_guest.agents.adapter import Adapter, Answer
 from warren_guest.agents.changes import Changes
-from warren_guest.agents.usage import Meter
+from warren_guest.agents.usage import Meter, Usage
 from warren_guest.errors import RefusedError
 from warren_guest.output import Reader
 from warren_guest.processes import Process
 from warren_guest.run_log import RunLog
+from warren_guest.run_moments import Held
 from warren_guest.run_outbox import Outbox
 from warren_guest.run_questions import Questions
 from warren_guest.run_texts import EVENT_LIMIT, TEXT_LIMIT, Line, Lines, clip, clip_arguments, clip_fields
@@ -34,6 +36,9 @@ QUIET_S = 15.0
 # How long an agent may go on after it gave its result and was told that there is nothing more.
 PARTING_S = 30.0
 _BURIAL_S = 10.0
+# How long the last words of a run that stands still are waited for.
+_HEARING_S = 5.0
+_LOOK_S = 0.005
 _TAIL = 8 << 10
 
 
@@ -48,13 +53,25 @@ class Order:
     output_limit: int
 
 
+class Rest(Protocol):
+    """The agent and all that it started, wherever that went. Blocks for a moment; raises `OSError` if it is gone."""
+
+    def kill(self) -> None: ...
+
+    def freeze(self) -> None:
+        """It stands still until `thaw`."""
+        ...
+
+    def thaw(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The agent's process. `kill_rest` kills what it started, wherever that went."""
+    """The agent's process."""
 
     process: Process
     reader: Reader
-    kill_rest: Callable[[], None]
+    rest: Rest
     stdin: bytes
     keeps_stdin: bool
 
@@ -96,6 +113,7 @@ class Run:
         self._is_over_limit = False
         self._tail = b""
         self._parting: asyncio.TimerHandle | None = None
+        self._is_hearing = self._is_held = False
 
     @property
     def state(self) -> str:
@@ -123,13 +141,43 @@ class Run:
         self._kill()
         await self.over.wait()
 
+    async def hold(self) -> Held:
+        """Let all of it stand still, with everything told that it has said. Cancelled, it goes on."""
+        rest = self._started.rest
+
+        def release() -> None:
+            self._is_held = False
+            with contextlib.suppress(OSError):  # its group is gone with it
+                rest.thaw()
+
+        await self._heard()  # so that it does not stand still while git looks at its last change
+        self._is_held = True
+        freezing = asyncio.ensure_future(asyncio.to_thread(rest.freeze))
+        try:
+            await asyncio.shield(freezing)
+            await self._heard()
+        except BaseException:
+            await asyncio.wait({freezing})  # what it is still about to stop would stand still for ever
+            release()
+            raise
+        used = self._work.meter.told(self._session) if self._adapter.totals_survive else Usage()
+        session, folders = self._session or None, self._adapter.session_folders
+        return Held(release, self.order.run, self._log.last, session, used, folders)
+
+    async def _heard(self) -> None:
+        """Returns when all is told that it has said; or after a while: if nobody reads, less of it is covered."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HEARING_S):
+                while self._is_hearing or self._started.process.has_unread(self._started.reader):  # noqa: ASYNC110
+                    await asyncio.sleep(_LOOK_S)
+
     def _kill(self) -> None:
         """Kill the agent, and what it started wherever that went."""
         if not self.over.is_set():
             # Nobody reads its input any more, even if somebody who got away holds it open: it must not be waited for.
             self._outbox.close()
             self._started.process.kill()
-            self._started.kill_rest()
+            self._started.rest.kill()
 
     # Its life.
 
@@ -184,9 +232,10 @@ class Run:
     async def _read_all(self) -> None:
         reader = self._started.reader
         while not self._is_over_limit:
-            chunks = reader.take()
+            self._is_hearing = bool(chunks := reader.take())
             for kind, data in chunks:
                 await self._hear(kind, data)
+            self._is_hearing = False
             if not chunks:
                 if reader.final is not None:
                     break
@@ -317,7 +366,7 @@ class Run:
             facts["truncated"] = True
             facts["file"] = await self._shared.keep(act.output)
         await self._tell("agent.tool", facts)
-        if kind != acts.READ and not self._is_stopping:
+        if kind != acts.READ and not (self._is_stopping or self._is_held):
             await self._tell_changes()
 
     async def _tell_changes(self) -> None:

@@ -27,6 +27,11 @@ class RunLog:
         self._acknowledged = Bell()
         self.last = 0
 
+    def go_on(self, number: int) -> None:
+        """The first event has the number after this one: those before it were told in another machine."""
+        if not self.last:
+            self.last = number
+
     @property
     def first(self) -> int:
         """The oldest number that is kept; the next one if none is."""

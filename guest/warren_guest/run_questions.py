@@ -34,6 +34,10 @@ class Questions:
         self._answered: dict[str, tuple[str, int]] = {}
         self._number = 0
 
+    def go_on(self, number: int) -> None:
+        """So many were asked in another machine."""
+        self._number = max(self._number, number)
+
     @property
     def waiting(self) -> list[str]:
         return list(self._open)

@@ -1,16 +1,20 @@
 """The routes of runs: each parses, calls a plain function, and streams what comes back."""
 
 import re
+from dataclasses import replace
 
+from warren_guest.agents import values
 from warren_guest.agents.adapter import Answer as Said
 from warren_guest.agents.adapter import Assignment
 from warren_guest.agents.rules import Rules
+from warren_guest.agents.usage import Usage
 from warren_guest.events import CONTENT_TYPE as EVENT_STREAM
 from warren_guest.fields import Fields, bad_field, parse_object, query_number
 from warren_guest.guest import Guest
 from warren_guest.paths import resolve
 from warren_guest.requests import read_object
 from warren_guest.run import Order
+from warren_guest.run_moments import Past
 from warren_guest.runs import ADAPTERS, Place
 from warren_guest.server import Answer, Request, Stream
 from warren_guest.wire import to_json
@@ -24,13 +28,14 @@ _GRACE_MS, _GRACE_LIMIT_MS = 5000, 600_000
 _TASK = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _MODEL = re.compile(r"[A-Za-z0-9][\x21-\x7e]{0,127}")
+_TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 _KINDS = ("approve", "reject", "answer", "instruct")
 
 
 async def start(guest: Guest, request: Request) -> Answer:
     fields = parse_object(await request.body.whole(BODY_LIMIT))
     order, assignment, place = _order(fields), _assignment(fields), _place(fields, guest)
-    is_new, state = await guest.runs.start(order, assignment, place)
+    is_new, state = await guest.runs.start(order, assignment, place, _past(fields))
     return Answer(to_json({"run": order.run, "state": state}), 201 if is_new else 200)
 
 
@@ -96,7 +101,25 @@ def _assignment(fields: Fields) -> Assignment:
     session = fields.matching("session", _SESSION, "the id of a session")
     approvals = fields.nested("approvals") or Fields({})
     rules = Rules(_rules(approvals, "tools"), _rules(approvals, "commands"))
-    return Assignment(prompt, _model(fields), session, fields.environment("env") or {}, rules)
+    env = fields.environment("env") or {}
+    return Assignment(prompt, _model(fields), session, env, rules, continues=fields.has("continues"))
+
+
+def _past(fields: Fields) -> Past | None:
+    told = fields.nested("continues")
+    if told is None:
+        return None
+    return Past(
+        told.number("events", 0, _LARGE) or 0,
+        told.number("questions", 0, _LARGE) or 0,
+        _usage(told.nested("used") or Fields({})),
+        _usage(told.nested("covered") or Fields({})),
+    )
+
+
+def _usage(told: Fields) -> Usage:
+    counts = {name: told.number(name, 0, _LARGE) or 0 for name in _TOKENS}
+    return replace(Usage(**counts), usd=values.usd(told.raw("usd")))
 
 
 def _rules(approvals: Fields, name: str) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ Knows nothing of HTTP. What runs share lives here: events, questions, totals, an
 
 import asyncio
 import contextlib
-import functools
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -25,9 +24,10 @@ from warren_guest.output import Reader
 from warren_guest.processes import Process, Processes, Start
 from warren_guest.run import Order, Run, Shared, Started, Work
 from warren_guest.run_log import RunLog
+from warren_guest.run_moments import Held, Past
 from warren_guest.run_questions import Questions
 from warren_guest.run_texts import clip_fields
-from warren_guest.sessions import kill_marked
+from warren_guest.sessions import Marked
 from warren_guest.spawn import Program
 
 ADAPTERS: dict[str, Callable[[Assignment], Adapter]] = {
@@ -57,10 +57,15 @@ class Runs:
     """Lives on the loop. `keep` writes a long output down and says where."""
 
     def __init__(
-        self, processes: Processes, keep: Callable[[str], Awaitable[str | None]], groups: Groups | None = None
+        self,
+        processes: Processes,
+        keep: Callable[[str], Awaitable[str | None]],
+        groups: Groups | None = None,
+        own_env: Mapping[str, str] | None = None,
     ) -> None:
         self._processes = processes
         self._groups = groups
+        self._own_env = own_env or {}
         self._turn = asyncio.Lock()
         self._work: Work | None = None
         self._run: Run | None = None
@@ -81,33 +86,55 @@ class Runs:
             told = {"task": run.order.task, "run": run.order.run, "state": run.state, "outcome": run.outcome}
         return {**told, "events": self.log.last, "waiting": self._questions.waiting}
 
-    async def start(self, order: Order, assignment: Assignment, place: Place) -> tuple[bool, str]:
+    async def start(
+        self, order: Order, assignment: Assignment, place: Place, past: Past | None = None
+    ) -> tuple[bool, str]:
         """Start a run, or find the one that was started: `(whether it is new, its state)`. Raises `run_under_way`.
 
-        Whoever asks may leave meanwhile: the run is started, or is not, as a whole.
+        Whoever asks may leave meanwhile: the run is started, or is not, as a whole. `past`: of a task that was at work
+        in another machine.
         """
         adapter = ADAPTERS[order.agent](assignment)
-        command = adapter.command()
-        return await asyncio.shield(self._begin(self._start(order, adapter, command, assignment, place)))
+        return await asyncio.shield(self._begin(self._start(order, adapter, assignment, place, past)))
 
     async def _start(
-        self, order: Order, adapter: Adapter, command: Command, assignment: Assignment, place: Place
+        self,
+        order: Order,
+        adapter: Adapter,
+        assignment: Assignment,
+        place: Place,
+        past: Past | None,
     ) -> tuple[bool, str]:
+        command = adapter.command()
         async with self._turn:
             known = self._known(order)
             if known is not None:
                 return False, known
             work = await self._work_of(order.task, place)
             marker = f"{order.task}.{order.run}.{secrets.token_hex(8)}"
-            own = {"TMPDIR": place.env.get("TMPDIR", "/tmp"), **command.env, _MARKER: marker}  # noqa: S108
+            own = {"TMPDIR": place.env.get("TMPDIR", "/tmp"), **command.env, **self._own_env, _MARKER: marker}  # noqa: S108
             env = {**place.env, **assignment.env, **own}
+            if past is not None:
+                self._go_on(past, work, assignment.session or "")
             group = self._group(marker)
             process, reader = await self._spawn(command, place, env, group)
-            kill_rest = functools.partial(kill_marked, f"{_MARKER}={marker}".encode()) if group is None else group.kill
-            started = Started(process, reader, kill_rest, command.stdin, command.keeps_stdin)
+            rest = Marked(f"{_MARKER}={marker}".encode()) if group is None else group
+            started = Started(process, reader, rest, command.stdin, command.keeps_stdin)
             self._run = Run(order, adapter, started, work, self._shared)
             self._begin(self._run.follow())
             return True, "running"
+
+    def _go_on(self, past: Past, work: Work, session: str) -> None:
+        """Numbers and totals go on where they were in another machine."""
+        if self.log.last == 0:
+            self.log.go_on(past.events)
+            self._questions.go_on(past.questions)
+            work.meter.go_on(session, past.used, past.covered)
+
+    async def hold(self) -> Held:
+        """The last run stands still, with what is left of it if it has ended, until it is released."""
+        async with self._turn:
+            return Held(lambda: None) if self._run is None else await self._run.hold()
 
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """A task of ours: it goes on whoever waits for it, and `close` ends it."""

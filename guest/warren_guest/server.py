@@ -118,6 +118,7 @@ class Stream:
     content_type: str
     close: Callable[[], None] = lambda: None
     status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -341,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
                     answer.close()
 
     async def _send_stream(self, answer: Stream, *, keep: bool) -> None:
-        head = _head(answer.status, answer.content_type, {}, None, keep=keep)
+        head = _head(answer.status, answer.content_type, answer.headers, None, keep=keep)
         async with contextlib.aclosing(answer.pieces) as pieces:
             async for piece in pieces:
                 # The head travels with the first piece: one packet, one wake-up of the reader.

@@ -42,9 +42,33 @@ def kill_session(session: int) -> None:
     _kill_all(lambda: [pid for pid, _, sid in _relations() if sid == session])
 
 
-def kill_marked(marker: bytes) -> None:
-    """Kill every process that was started with the variable `marker`, in whatever session it is now."""
-    _kill_all(lambda: [pid for pid, _, _ in _relations() if _has_marker(pid, marker)])
+class Marked:
+    """All processes that were started with the variable `marker`, in whatever session they are now."""
+
+    def __init__(self, marker: bytes) -> None:
+        self._marker = marker
+        self._stopped: list[int] = []
+
+    def kill(self) -> None:
+        _kill_all(lambda: [pid for pid, _, _ in _relations() if _has_marker(pid, self._marker)])
+
+    def freeze(self) -> None:
+        """One of them may start another while they are looked for; when a look finds no more, all stand still."""
+        for _ in range(_PASSES):
+            found = [pid for pid in _running() if pid not in self._stopped and _has_marker(pid, self._marker)]
+            if not found:
+                break
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGSTOP)
+                    self._stopped.append(pid)
+
+    def thaw(self) -> None:
+        """Those who were started last go on first: nobody then sees a child of its own standing still."""
+        stopped, self._stopped = self._stopped, []
+        for pid in sorted(stopped, reverse=True):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def _has_marker(pid: int, marker: bytes) -> bool:
@@ -53,6 +77,15 @@ def _has_marker(pid: int, marker: bytes) -> bool:
             return marker in file.read().split(b"\0")
     except OSError:
         return False  # it is gone, or another's
+
+
+def _running() -> Iterator[int]:
+    """Processes that nobody has stopped."""
+    for pid, _, _ in _relations():
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            text = file.read()
+            if text[text.rindex(b")") + 2 :][:1] not in (b"T", b"t"):
+                yield pid
 
 
 def kill_descendants() -> None:

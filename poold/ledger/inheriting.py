@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.states import Event, State
-from poold.ledger import audit, repeats, sandboxes
+from poold.ledger import audit, leftovers, repeats, sandboxes
 from poold.ledger.connect import Connection
 from poold.ledger.driver import sqlite3
 from poold.ledger.repeats import Repeat
@@ -26,7 +26,7 @@ GONE = (State.PENDING, State.STARTING, State.RUNNING, State.PAUSED)
 OF_SANDBOX = (("sandboxes", "id"), ("usage", "sandbox"), ("replies", "sandbox"))
 OF_TASK = (
     *(("tasks", "id"), ("prompts", "task"), ("steps", "task"), ("questions", "task"), ("artifacts", "task")),
-    ("webhooks", "task"),
+    *(("webhooks", "task"), ("checkpoints", "task")),
 )
 
 
@@ -105,6 +105,12 @@ def take_repeats(db: sqlite3.Connection, old: sqlite3.Connection, *, now_ms: int
     for owner in owners:
         rows = old.execute("SELECT key, asked, id, at_ms FROM repeats WHERE owner = ?", (owner,))
         repeats.merge(db, owner, (Repeat(*row) for row in rows), now_ms=now_ms)
+
+
+def take_leftovers(db: sqlite3.Connection, old: sqlite3.Connection) -> None:
+    """What the lost host put into the store for nobody is removed from there by this one."""
+    for prefix, since_ms in old.execute("SELECT prefix, since_ms FROM store_leftovers"):
+        leftovers.add(db, prefix, now_ms=since_ms)
 
 
 def _is_here(db: sqlite3.Connection, table: str, one: str) -> bool:

@@ -121,6 +121,18 @@ def count(db: sqlite3.Connection, task_id: str, prefix: str) -> int:
     )
 
 
+def last_asked(db: sqlite3.Connection, task_id: str) -> int:
+    """The highest number of a question that a guest has asked."""
+    rows = db.execute("SELECT id FROM questions WHERE task = ? AND id GLOB 'ap-*'", (task_id,))
+    return max((int(row[0].removeprefix("ap-")) for row in rows), default=0)
+
+
+def has_answers(db: sqlite3.Connection, task_id: str) -> bool:
+    """Whether a person has said anything to the task."""
+    asked = "SELECT 1 FROM questions WHERE task = ? AND answered_ms IS NOT NULL AND answer <> 'withdrawn' LIMIT 1"
+    return db.execute(asked, (task_id,)).fetchone() is not None
+
+
 def like(db: sqlite3.Connection, task_id: str, kind: str, arguments: Any) -> bool:
     """Whether this was asked before, by whatever id."""
     asked = orjson.dumps(arguments).decode()

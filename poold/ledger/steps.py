@@ -69,6 +69,15 @@ def spend(db: sqlite3.Connection, task_id: str, spent: Spent) -> None:
     )
 
 
+def lose(db: sqlite3.Connection, task_id: str, why: str, *, now_ms: int) -> None:
+    """Those that are under way will never end, and files of others are gone: their machine is."""
+    db.execute(
+        "UPDATE steps SET output = ?, is_error = 1, ended_ms = ? WHERE task = ? AND ended_ms IS NULL",
+        (why, now_ms, task_id),
+    )
+    db.execute("UPDATE steps SET output_file = NULL WHERE task = ? AND output_file IS NOT NULL", (task_id,))
+
+
 def to_fetch(db: sqlite3.Connection, task_id: str) -> list[tuple[int, str]]:
     """The steps whose whole output is still in their machine, and where."""
     rows = db.execute(

@@ -13,7 +13,7 @@ import orjson
 from contract.errors import NotFound
 from contract.network import Network
 from contract.task_states import FINAL, TaskEvent, TaskState, step
-from contract.tasks import SHOWN_PROMPT_CHARS, Approvals, Caps, Loop, Task, Usage
+from contract.tasks import SHOWN_PROMPT_CHARS, Approvals, Caps, Checkpointing, Loop, Task, Usage
 from poold.errors import NoRoomToQueue
 from poold.ledger import audit, events, questions
 from poold.ledger.connect import Connection
@@ -34,7 +34,7 @@ DONE = "done"
 # What was asked for and never changes.
 ASKED = (
     *("model", "repo", "ref", "depth", "branch", "push", "image", "vcpus", "memory_mb", "disk_mb", "secrets"),
-    *("keep_minutes", "webhook", "metadata", "retry_of"),
+    *("keep_minutes", "webhook", "metadata", "retry_of", "retries"),
 )
 
 
@@ -143,6 +143,12 @@ def tell(
         events.append(db, task_id, kind, data, at_ms=at_ms, guest_seq=guest_seq)
 
 
+def has_told(db: sqlite3.Connection, task_id: str, kind: str) -> bool:
+    """Whether there is an event of this kind in the task's stream."""
+    asked = "SELECT 1 FROM events WHERE stream = ? AND kind = ? LIMIT 1"
+    return db.execute(asked, (task_id, kind)).fetchone() is not None
+
+
 def note(
     db: sqlite3.Connection, task_id: str, action: str, detail: Mapping[str, Any], *, now_ms: int, request: str | None
 ) -> None:
@@ -247,7 +253,7 @@ def _note(
 
 
 def _asked(task: Task) -> dict[str, Any]:
-    nested = {name: asdict(getattr(task, name)) for name in ("caps", "loop", "approvals")}
+    nested = {name: asdict(getattr(task, name)) for name in ("caps", "loop", "approvals", "checkpoint")}
     network = None if task.network is None else task.network.view()
     return {**{name: getattr(task, name) for name in ASKED}, **nested, "network": network}
 
@@ -276,7 +282,7 @@ def _row(db: sqlite3.Connection, row: sqlite3.Row) -> Row:
 
 
 def _task(row: sqlite3.Row) -> Task:
-    asked = _json(row["asked"])
+    asked = {"retries": 0, **_json(row["asked"])}  # an older host has written none
     approvals = asked["approvals"]
     return Task(
         id=row["id"],
@@ -289,6 +295,8 @@ def _task(row: sqlite3.Row) -> Task:
         secrets=tuple(asked["secrets"]),
         caps=Caps(**asked["caps"]),
         loop=Loop(**asked["loop"]),
+        checkpoint=Checkpointing(**asked.get("checkpoint", {})),
+        continued=row["continued"],
         approvals=Approvals(
             **{**approvals, "tools": tuple(approvals["tools"]), "commands": tuple(approvals["commands"])}
         ),

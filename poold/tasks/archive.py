@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -17,6 +17,7 @@ from poold.tasks.writing import Writing, open_writing
 
 # One thread: an archive is nobody's hurry. Standard error has one line at most.
 ZSTD = ("zstd", "-q", "-3", "--single-thread", "-c")
+UNZSTD = ("zstd", "-q", "-d", "-c")
 PIECE = 1 << 18
 MAX_SAID = 1024
 MAX_BEHIND = 1 << 16  # tar fills its last record with zeros; whoever sends more behind the end is not listened to
@@ -32,16 +33,16 @@ class Archive:
     left_out: int  # devices
 
 
-async def keep(chunks: AsyncIterator[bytes], path: Path, *, limit_bytes: int) -> Archive:
+async def keep(chunks: AsyncIterator[bytes], path: Path, *, limit_bytes: int, census: Census | None = None) -> Archive:
     """Let `path` hold the tar stream `chunks`, compressed, if it is one that can be unpacked anywhere.
 
     If this raises or is cancelled, nothing of it remains. `limit_bytes` is of the stream as it comes. Raises
     `BadArchive`, `ArchiveTooLarge`, `StoreFull` or `HostFault`, and what `chunks` raises.
     """
-    census = Census()
+    census = census or Census()
     async with open_writing(path) as writing:
         try:
-            async with _compressor() as zstd:
+            async with _running(ZSTD) as zstd:
                 await both(_pass_on(chunks, Tar(census.judge), zstd, limit_bytes), _collect(zstd, writing))
                 await _check_end(zstd)
             await writing.publish()
@@ -51,6 +52,30 @@ async def keep(chunks: AsyncIterator[bytes], path: Path, *, limit_bytes: int) ->
     return Archive(
         writing.bytes, writing.sha256, census.files, census.unpacked_bytes, census.outward_links, census.left_out
     )
+
+
+async def unpacked(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """What `keep` compressed, as it was: no faster than it is read, for a little may become very much."""
+    async with _running(UNZSTD) as zstd:
+        feeding = asyncio.ensure_future(_feed(chunks, cast(asyncio.StreamWriter, zstd.stdin)))
+        try:
+            stdout = cast(asyncio.StreamReader, zstd.stdout)
+            while data := await stdout.read(PIECE):
+                yield data
+            await feeding
+            await _check_end(zstd)
+        finally:
+            feeding.cancel()
+            await asyncio.wait({feeding})
+
+
+async def _feed(chunks: AsyncIterator[bytes], stdin: asyncio.StreamWriter) -> None:
+    try:
+        async for chunk in chunks:
+            if not await _is_taken(stdin, chunk):
+                return
+    finally:
+        stdin.close()  # whoever reads on is told of what went wrong here when there is nothing more to read
 
 
 async def _pass_on(chunks: AsyncIterator[bytes], tar: Tar, zstd: Process, limit_bytes: int) -> None:
@@ -103,12 +128,12 @@ async def _failed(zstd: Process) -> HostFault:
 
 
 @contextlib.asynccontextmanager
-async def _compressor() -> AsyncIterator[Process]:
+async def _running(argv: tuple[str, ...]) -> AsyncIterator[Process]:
     """The program, during the block. After the block it is gone."""
     try:
         # In a session of its own: an interrupt at poold's terminal is for poold, which ends it in order.
         zstd = await asyncio.create_subprocess_exec(
-            *ZSTD, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=PIECE, start_new_session=True
+            *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=PIECE, start_new_session=True
         )
     except OSError as error:
         hint = "install the package zstd" if isinstance(error, FileNotFoundError) else str(error)

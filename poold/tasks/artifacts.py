@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import re
+import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
@@ -71,6 +72,12 @@ class Artifacts:
         if not TASK.fullmatch(task_id) or not NAME.fullmatch(name):
             raise NoArtifact(f"no artifact {shown(name)}", name=shown(name))
         return self._folder / task_id / name
+
+    def spool(self, task_id: str) -> Path:
+        """A place for what is only passing through. What is left there is removed at the next start."""
+        folder = self.path(task_id, "all").parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder / f".spool-{secrets.token_hex(8)}"
 
     async def put(
         self, task_id: str, name: str, data: bytes | AsyncIterator[bytes], *, limit_bytes: int = 1 << 30
@@ -193,6 +200,16 @@ def part_of(total: int, asked: str | None) -> tuple[int, int] | None:
     if length <= 0:
         raise BadRange(f"there is nothing at {shown(asked)} of {total} bytes", bytes=total)
     return first, length
+
+
+async def pieces_of(path: Path) -> AsyncIterator[bytes]:
+    """A whole file, piece by piece."""
+    descriptor = await finish(asyncio.to_thread(_open, path), undo=os.close)
+    try:
+        while data := await finish(asyncio.to_thread(os.read, descriptor, PIECE)):
+            yield data
+    finally:
+        os.close(descriptor)
 
 
 async def _pieces(data: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:

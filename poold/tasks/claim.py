@@ -43,7 +43,8 @@ async def claim(life: Life) -> None:
         await life.fail("machine", f"its sandbox was stopped before it began: {sandbox.reason}")
         return
     told = {"sandbox": sandbox.id, "image": sandbox.shape.image}
-    await life.tell("sandbox.claimed", told, phase="clone")
+    goes_on = "continued" in (await life.row()).kept
+    await life.tell("sandbox.claimed", told, phase="restore" if goes_on else "clone")
     life.wake()
 
 

@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from contract.task_states import TaskEvent
+from contract.task_states import TaskEvent, TaskState
 from contract.tasks import Task
 from poold.errors import GuestRefused
 from poold.ledger import tasks
@@ -47,13 +47,17 @@ def _begin(db: Connection, life: Life, told: dict[str, Any], task: Task) -> None
     now_ms = life.tools.now_ms()
     if told:
         tasks.tell(db, life.id, "git.cloned", {**told, "repo": task.repo, "ref": task.ref}, at_ms=now_ms)
-    kept = {**tasks.get(db, life.id).kept, "cloned": told}
-    tasks.move(db, life.id, TaskEvent.RUN, now_ms=now_ms, phase="run", kept=kept, wall_ms=life.wall.ms)
+    row = tasks.get(db, life.id)
+    changes: dict[str, Any] = {"phase": "run", "kept": {**row.kept, "cloned": told}, "wall_ms": life.wall.ms}
+    if row.task.state is TaskState.PLANNING:
+        tasks.move(db, life.id, TaskEvent.RUN, now_ms=now_ms, **changes)
+    else:  # it ran before, in a machine that is lost
+        tasks.change(db, life.id, **changes)
 
 
-def policy_request(tools: Tools) -> dict[str, Any]:
-    """Who commits, and where nothing is pushed to: for who works without a repository that was cloned."""
-    return {"author": vars(tools.config.author), "protected": list(tools.config.protected)}
+def policy_request(tools: Tools, url: str | None = None) -> dict[str, Any]:
+    """Who commits, and where nothing is pushed to: for who works without a repository that was cloned here."""
+    return {"url": url, "author": vars(tools.config.author), "protected": list(tools.config.protected)}
 
 
 async def clone_request(tools: Tools, task: Task, path: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from poold.ledger import questions, tasks, webhooks
 from poold.ledger.driver import Connection
 from poold.ledger.tasks import Row
 from poold.tasks import keeping
+from poold.tasks.checkpointing import forget_all
 from poold.tasks.errors import ArchiveTooLarge, ArtifactTooLarge
 from poold.tasks.fetching import fetch_all
 from poold.tasks.follow import answered, follow
@@ -47,7 +48,7 @@ async def finish(life: Life) -> None:
     """Keep the work and write the end down. May be called again at any point."""
     row = await life.row()
     if row.task.state not in FINAL:
-        if "cloned" in row.kept:  # else no agent was ever let in
+        if keeping.has_work(row):
             await _keep_all(life, row)
         await _conclude(life)
     await _clear(life)
@@ -114,7 +115,8 @@ async def _attempt(life: Life, name: str, step: Step) -> None:
 
 def _kept(db: Connection, task_id: str, name: str, told: Any) -> None:
     row = tasks.get(db, task_id)
-    tasks.change(db, task_id, kept={**row.kept, name: told})
+    if row.task.phase == "finish":  # else it goes on in another machine, and this is of the old one
+        tasks.change(db, task_id, kept={**row.kept, name: told})
 
 
 async def _stop_agent(life: Life, row: Row) -> dict[str, Any]:
@@ -218,6 +220,8 @@ async def _conclude(life: Life) -> None:
 def _write_end(db: Connection, life: Life) -> Row:
     """The last change of state: with it its reason, its result, and who is to be told."""
     row, now_ms = tasks.get(db, life.id), life.tools.now_ms()
+    if row.task.phase != "finish":
+        raise Gone("the task goes on in another machine")
     for waiting in row.task.waiting:
         questions.withdraw(db, life.id, waiting.id, now_ms=now_ms)
         tasks.tell(db, life.id, "approval.answered", answered(waiting.id, "withdrawn", "host"), at_ms=now_ms)
@@ -245,6 +249,8 @@ def _event(row: Row) -> TaskEvent:
 async def _clear(life: Life) -> None:
     """What the task no longer needs goes: its machine. What fails is tried again by whoever runs this."""
     row = await life.row()
+    if "sha256" in (row.kept.get("archive") or {}):  # else the last checkpoint is all that there is of its work
+        await forget_all(life)
     if row.task.sandbox is not None:
         await _release(life, row.task, row.task.sandbox)
     await life.write(partial(tasks.change, task_id=life.id, phase=tasks.DONE))

@@ -21,7 +21,7 @@ from poold.ledger.driver import Connection
 from poold.ledger.tasks import Row
 from poold.link import DOTTED_KIND, Guest, GuestEvent, read_events
 from poold.tasks.judge import Capped, Spending, Verdict, judge, spending
-from poold.tasks.life import Life
+from poold.tasks.life import Gone, Life
 from poold.tasks.progress import Changes, Progress, Reader
 
 log = logging.getLogger("poold.tasks")
@@ -87,7 +87,9 @@ async def take(life: Life, before: Progress, batch: Sequence[GuestEvent]) -> Pro
         asked = None  # it spends no more
     if asked is not None:
         after = replace(after, approved_spends=asked.number)
-    write = partial(_write, life=life, after=after, changes=changes, verdict=verdict, asked=asked)
+    write = partial(
+        _write, life=life, run=row.task.continued, after=after, changes=changes, verdict=verdict, asked=asked
+    )
     is_news = await life.write(write, durable=verdict is not None or after.ended is not None)
     _measure(life, row, before, len(changes.told))
     if any(ended.file for ended in changes.ended):
@@ -111,10 +113,19 @@ def _read(
 
 
 def _write(
-    db: Connection, *, life: Life, after: Progress, changes: Changes, verdict: Verdict | None, asked: Spending | None
+    db: Connection,
+    *,
+    life: Life,
+    run: int,
+    after: Progress,
+    changes: Changes,
+    verdict: Verdict | None,
+    asked: Spending | None,
 ) -> bool:
     """Whether there is something to decide."""
     row = tasks.get(db, life.id)
+    if row.task.continued != run:
+        raise Gone("the task goes on in another machine")
     at_ms = life.tools.now_ms()
     for told in changes.told:
         tasks.tell(db, life.id, told.kind, told.data, at_ms=at_ms, guest_seq=told.guest_seq)

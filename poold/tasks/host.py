@@ -22,6 +22,7 @@ from poold.sandboxes.turns import Turns
 from poold.seal import Broken
 from poold.store.errors import Corrupt, NoObject
 from poold.tasks import inputs, keeping
+from poold.tasks.checkpointing import remove_all
 from poold.tasks.errors import NoArtifact
 from poold.tasks.life import Life
 from poold.tasks.making import draft, is_same_server, request_of, with_former
@@ -313,6 +314,7 @@ class Tasks:
         while forgotten := await self.tools.read(retention.forgotten_files):
             for task_id in forgotten:
                 await self.tools.artifacts.remove(task_id)
+                await remove_all(self.tools.store, task_id)
             await self.tools.write(partial(retention.removed_files, ids=forgotten), durable=False)
 
 

@@ -92,6 +92,11 @@ def base_of(row: Row) -> str | None:
     return (row.kept.get("cloned") or {}).get("base")
 
 
+def has_work(row: Row) -> bool:
+    """Whether there is something in its machine to be kept: an agent was let in, or it was restored."""
+    return "cloned" in row.kept and (row.kept.get("continued") or {"is_restored": True}).get("is_restored", False)
+
+
 def is_cut(row: Row) -> bool:
     """Whether the patch that was kept is only the beginning of it."""
     return bool(((row.kept.get("work") or {}).get("diff") or {}).get("truncated"))

@@ -46,6 +46,7 @@ class Life:
         self.caller = Caller(row.task.owner, None, row.key_network)
         self.changed = asyncio.Event()  # something is to be decided anew
         self.ending = asyncio.Event()  # it is written down how the task ends
+        self.turned = asyncio.Event()  # what is done now is given up: its row says something else
         self.awake = asyncio.Event()  # its machine runs
         self.refusals = 0  # rooms that were there, and were given to nobody after all
         self.gone: str | None = None  # why its machine is no more
@@ -55,7 +56,7 @@ class Life:
         self.wall = Wall(row.task.usage.wall_ms)
         self.workspace = WORKSPACE
         if row.ending is not None:
-            self.ending.set()
+            self.ended()
 
     def wake(self) -> None:
         self.changed.set()
@@ -98,6 +99,14 @@ class Life:
     def ended(self) -> None:
         """How the task ends is written down: what it does now is given up."""
         self.ending.set()
+        self.turned.set()
+        self.wake()
+
+    def continued(self) -> None:
+        """Its machine is lost and the task goes on in another one: whatever is done now is done for the old one."""
+        self.ending.clear()
+        self.awake.clear()
+        self.turned.set()
         self.wake()
 
     async def fail(self, code: str, message: str, **figures: Any) -> None:

@@ -7,7 +7,7 @@ from contract.errors import BadField
 from contract.ids import new_id
 from contract.models import Caller
 from contract.task_states import TaskState
-from contract.tasks import CreateTask, Task, Webhook
+from contract.tasks import Checkpointing, CreateTask, Task, Webhook
 from poold.ledger.tasks import Row
 from poold.pool import OVERHEAD_MB
 from poold.tasks import secrets
@@ -48,6 +48,8 @@ def draft(tools: Tools, request: CreateTask, caller: Caller, task_id: str | None
         webhook=_webhook(tools, request.webhook),
         metadata=request.metadata,
         retry_of=request.retry_of,
+        checkpoint=_checkpointing(tools, request.checkpoint),
+        retries=tools.config.retries if request.retries is None else request.retries,
         created_ms=tools.now_ms(),
     )
     kept = _kept(request, repo)
@@ -69,6 +71,14 @@ def _shape(tools: Tools, request: CreateTask) -> dict[str, Any]:
         "memory_mb": memory_mb,
         "disk_mb": request.disk_mb or defaults.disk_mb,
     }
+
+
+def _checkpointing(tools: Tools, asked: Checkpointing) -> Checkpointing:
+    """What was asked for, over what is usual here."""
+    usual = tools.config.checkpoint
+    return Checkpointing(
+        usual.steps if asked.steps is None else asked.steps, usual.minutes if asked.minutes is None else asked.minutes
+    )
 
 
 def _usual_image(tools: Tools, agent: str) -> str:
@@ -117,7 +127,7 @@ def is_same_server(repo: str | None, other: str | None) -> bool:
 
 REQUESTED = (
     *("agent", "model", "repo", "ref", "depth", "branch", "push", "image", "vcpus", "memory_mb", "disk_mb"),
-    *("secrets", "keep_minutes", "metadata"),
+    *("secrets", "keep_minutes", "metadata", "retries"),
 )
 
 
@@ -130,6 +140,6 @@ def request_of(task: Task, prompt: str) -> dict[str, Any]:
         **asked,
         "prompt": prompt,
         "network": None if task.network is None else task.network.view(),
-        **{name: asdict(getattr(task, name)) for name in ("caps", "loop", "approvals")},
+        **{name: asdict(getattr(task, name)) for name in ("caps", "loop", "approvals", "checkpoint")},
         "webhook": None if task.webhook is None else {"url": task.webhook},
     }

@@ -34,6 +34,7 @@ class Tools:
     prices: Prices
     queue: Queue
     default_image: str
+    store: Store  # where checkpoints are
     escrow: Escrow | None = None  # for hosts that would have to go on with our tasks
 
     @classmethod
@@ -46,12 +47,14 @@ class Tools:
         *,
         state_dir: Path,
         image: str,
+        store: Store,
         escrow: Escrow | None = None,
-        store: Store | None = None,
     ) -> "Tools":
+        """Where hosts share a folder, what tasks leave behind is there anyway; alone, it is on this host's disk."""
         vault = Vault(state_dir / "tasks")
-        artifacts = Artifacts(config.store / "tasks", is_shared=config.is_shared, store=store)
-        return cls(means, sandboxes, config, vault, artifacts, prices, Queue(), image, escrow)
+        also = store if escrow is not None and not config.is_shared else None
+        artifacts = Artifacts(config.store / "tasks", is_shared=config.is_shared, store=also)
+        return cls(means, sandboxes, config, vault, artifacts, prices, Queue(), image, store, escrow)
 
     @property
     def ledger(self) -> Ledger:

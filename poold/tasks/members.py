@@ -4,6 +4,7 @@ from contract.errors import shown
 from poold.tasks.errors import BadArchive
 from poold.tasks.tar import Kind, Member
 
+CHECKPOINT_FOLDERS = (b"workspace", b"home")
 MAX_NAME = 4096  # a path has no more
 MAX_SYMLINKS = 1 << 20  # each is remembered, as a number
 MAX_SUM = 1 << 53  # beyond it, programs that read JSON lose digits
@@ -60,6 +61,18 @@ class Census:
         if len(self._symlinks) >= MAX_SYMLINKS:
             raise BadArchive(f"the archive of the workspace has more than {MAX_SYMLINKS} symlinks")
         self._symlinks.add(_ways(parts)[-1])
+
+
+class CheckpointCensus(Census):
+    """Of a checkpoint: all is in one of two folders, but for the list of what is gone."""
+
+    def judge(self, member: Member) -> bool:
+        for name in member.names:
+            parts = _parts(name, "a name")
+            is_list = parts == [b"removed"] and member.kind is Kind.FILE
+            if not is_list and (len(parts) < 2 or parts[0] not in CHECKPOINT_FOLDERS):
+                raise BadArchive(f"the checkpoint has something in neither of its folders: {shown(name)}")
+        return super().judge(member)
 
 
 def _ways(parts: list[bytes]) -> list[int]:

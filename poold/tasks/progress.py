@@ -5,6 +5,7 @@ counts as nothing. `Progress` is how far a task's events are read; it is in the 
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -35,6 +36,7 @@ ASKED_KINDS = ("question", "tool", "command")
 # Ids of questions that the host asks (a push at the end, spending, a host) and of what people say unasked. A guest that
 # could ask under one of them would have a person approve something else than what they read.
 HOSTS_OWN = ("hp-", "sp-", "ho-", "in-")
+COMMIT = re.compile(r"\bgit\b[^|;&]*\bcommit\b")
 TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 Price = Callable[[str | None, Mapping[str, int]], float | None]
@@ -66,6 +68,7 @@ class Progress:
     last_diff: str = ""
     failure: Failure = field(default_factory=Failure)
     approved_spends: int = 0  # questions about spending that were asked so far
+    commits: int = 0  # that it was seen to make
     has_begun: bool = False
     ended: dict[str, Any] | None = None  # what the agent came to
 
@@ -218,6 +221,8 @@ class Reader:
         command = text_of(data.get("command"), 4096)
         if data.get("kind") == "command" and command is not None:
             self._command(command, is_error=is_error)
+            if not is_error and COMMIT.search(command):
+                self.now = replace(self.now, commits=self.now.commits + 1)
 
     def _command(self, command: str, *, is_error: bool) -> None:
         before = self.now.failure

@@ -16,6 +16,7 @@ from poold.errors import SandboxPaused
 from poold.ledger.tasks import DONE, Row
 from poold.lifetimes import finish as finish_all
 from poold.tasks.asking import ask_about_hosts
+from poold.tasks.checkpointing import keep_checkpoints
 from poold.tasks.claim import claim
 from poold.tasks.clone import clone
 from poold.tasks.deliver import deliver_all
@@ -23,6 +24,7 @@ from poold.tasks.fetching import fetch
 from poold.tasks.finish import finish
 from poold.tasks.life import Gone, Life
 from poold.tasks.places import find_workspace
+from poold.tasks.restoring import restore
 from poold.tasks.running import run
 from poold.tasks.steering import Steering, watch
 
@@ -35,7 +37,7 @@ CALM_S = 60.0  # a phase that worked for so long before it failed has not failed
 PATIENCE = 20  # failures in a row of a machine that is there, before the task is given up
 
 Work = Coroutine[Any, Any, None]
-PHASES: dict[str, Callable[[Life], Work]] = {"clone": clone, "run": run}
+PHASES: dict[str, Callable[[Life], Work]] = {"clone": clone, "restore": restore, "run": run}
 
 
 async def live(life: Life) -> None:
@@ -45,7 +47,7 @@ async def live(life: Life) -> None:
 
 async def _work(life: Life) -> None:
     failures = 0
-    while (row := await life.row()).task.phase != DONE:
+    while (row := await _looked(life)).task.phase != DONE:
         since = time.monotonic()
         try:
             await _phase(life, row)
@@ -56,6 +58,15 @@ async def _work(life: Life) -> None:
         except WarrenError as error:
             failures = in_a_row(failures, time.monotonic() - since)
             await _trouble(life, row, error, failures)
+
+
+async def _looked(life: Life) -> Row:
+    """The row, as it is after whatever has turned the task last."""
+    while True:
+        life.turned.clear()
+        row = await life.row()
+        if not life.turned.is_set():
+            return row
 
 
 def in_a_row(before: int, lasted_s: float) -> int:
@@ -69,10 +80,11 @@ async def _phase(life: Life, row: Row) -> None:
     if row.ending is not None or row.task.phase == "finish":
         await _at_the_end(life, row)
     elif row.task.phase == "claim":
-        await together(claim(life), _until_ending(life))
+        await together(claim(life), _until_turned(life))
     else:
         sandbox_id = row.task.sandbox or ""
-        beside: list[Work] = [fetch(life, sandbox_id), deliver_all(life), watch(life, sandbox_id), _until_ending(life)]
+        beside: list[Work] = [fetch(life, sandbox_id), deliver_all(life), watch(life, sandbox_id), _until_turned(life)]
+        beside.append(keep_checkpoints(life, sandbox_id))
         if row.task.approvals.hosts:
             beside.append(ask_about_hosts(life, sandbox_id))
         await together(_in_machine(life, row), *beside)
@@ -88,12 +100,21 @@ async def _at_the_end(life: Life, row: Row) -> None:
         await finish(life)
         return
     await find_workspace(life, row.task.sandbox)
-    await together(finish(life), watch(life, row.task.sandbox))
+    await together(finish(life), watch(life, row.task.sandbox), _until_continued(life))
 
 
-async def _until_ending(life: Life) -> None:
-    """Returns when the task is to end: what it does is given up then, and undone as far as it undoes itself."""
-    await life.ending.wait()
+async def _until_turned(life: Life) -> None:
+    """Returns when the task is to end, or to begin once more: what it does is given up then, and undone as far as it
+    undoes itself.
+    """
+    await life.turned.wait()
+
+
+async def _until_continued(life: Life) -> None:
+    """Returns when the task is not to end after all. That it is to end for another reason changes nothing."""
+    while life.ending.is_set():
+        await life.turned.wait()
+        life.turned.clear()
 
 
 async def together(work: Work, *others: Work) -> None:
@@ -122,7 +143,7 @@ async def _trouble(life: Life, row: Row, error: WarrenError, failures: int) -> N
     if isinstance(error, Gone):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MOST_S):
-                await life.ending.wait()
+                await life.turned.wait()
     elif failures >= PATIENCE and row.task.phase in PHASES and life.awake.is_set():
         await life.fail("machine", f"its machine does not do its part: {error.message}")
     await asyncio.sleep(min(MOST_S, AGAIN_S * failures))

@@ -13,6 +13,7 @@ from contract.task_states import TaskEvent, TaskState
 from poold.ledger import events, questions, tasks
 from poold.ledger.questions import Question
 from poold.ledger.tasks import Row
+from poold.tasks.continuing import go_on
 from poold.tasks.deliver import deliver
 from poold.tasks.judge import Capped
 from poold.tasks.life import OVER, Life
@@ -101,9 +102,7 @@ class Steering:
         """What others did to the sandbox: who pauses it pauses its task, who resumes it resumes that."""
         life, seen, now = self.life, self._seen, seen_as(sandbox.state)
         if now in OVER:
-            if life.gone is None:
-                await self._lost(row, sandbox)
-            return row
+            return row if life.gone is not None else await self._lost(row, sandbox)
         if now in (State.RUNNING, State.PAUSED):
             self._seen = now
             (life.awake.set if now is State.RUNNING else life.awake.clear)()
@@ -121,11 +120,18 @@ class Steering:
             return row
         return await self.life.write(partial(tasks.change, task_id=row.id, is_held=int(is_held)))
 
-    async def _lost(self, row: Row, sandbox: Sandbox) -> None:
+    async def _lost(self, row: Row, sandbox: Sandbox) -> Row:
+        """The task goes on in another machine, or ends."""
+        write = partial(go_on, task_id=row.id, sandbox=sandbox, now_ms=self.life.tools.now_ms())
+        if await self.life.write(write):
+            self._seen = None
+            self.life.continued()
+            return await self.life.row()
         why = f"its sandbox is {sandbox.state}: {sandbox.reason}"
         told = ("sandbox.lost", {"sandbox": sandbox.id, "reason": sandbox.reason})
         await self.life.end(TaskEvent.FAIL, {"code": "machine", "message": why}, told)
         self.life.lose(why)
+        return row
 
     async def _count(self, row: Row) -> None:
         """The task's time: it passes while it works. A cap on it is reached here and nowhere else."""

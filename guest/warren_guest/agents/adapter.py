@@ -9,16 +9,31 @@ from warren_guest.agents.acts import Act, Signal
 from warren_guest.agents.rules import Rules
 from warren_guest.agents.values import Object, text
 
+# What an agent is told that was at work when its machine was lost, and has its session still.
+GO_ON = (
+    "The machine that you worked in was lost, and you are in a new one. Your files are as they were a while ago: "
+    "what you did last may be undone. Look at how far the work is, and go on with it."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the agent is to do. `env` is what the caller gives it, not all that it is started with."""
+    """What the agent is to do. `env` is what the caller gives it, not all that it is started with.
+
+    `continues`: it was at work on this before, in a machine that is no more.
+    """
 
     prompt: str
     model: str | None = None
     session: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     rules: Rules = field(default_factory=Rules)
+    continues: bool = False
+
+    @property
+    def words(self) -> str:
+        """What is said to it: one that has its session knows what it is to do."""
+        return GO_ON if self.continues and self.session is not None else self.prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +57,16 @@ class Answer:
 
 class Adapter(Protocol):
     """One run of one CLI. Pure: no method waits, does anything, or raises but for `RefusedError` of the first two."""
+
+    @property
+    def session_folders(self) -> tuple[str, ...]:
+        """What of a home it needs to be resumed."""
+        ...
+
+    @property
+    def totals_survive(self) -> bool:
+        """Whether a session that is resumed after its CLI was killed goes on with the totals that it told before."""
+        ...
 
     def command(self) -> Command:
         """Raises `bad_field` for what this CLI cannot be given."""

@@ -62,6 +62,9 @@ _SILENT = {
 class Claude:
     """One process of it. `_unread`: messages that were sent and not replayed yet. `_asked`: inputs of held calls."""
 
+    session_folders = (".claude", ".claude.json")
+    totals_survive = False
+
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._unread = 1
@@ -87,7 +90,7 @@ class Claude:
         args += [] if asked.model is None else [f"--model={asked.model}"]
         args += [] if asked.session is None else [f"--resume={asked.session}"]
         args += _settings(asked)
-        return Command(("claude",), tuple(args), _QUIET, _said(asked.prompt), keeps_stdin=True)
+        return Command(("claude",), tuple(args), _QUIET, _said(asked.words), keeps_stdin=True)
 
     def instruct(self, text: str) -> Iterable[Act]:
         self._unread += 1

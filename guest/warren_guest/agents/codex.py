@@ -42,6 +42,9 @@ _KINDS = {"command_execution": COMMAND, "file_change": EDIT, "mcp_tool_call": OT
 class Codex(OneShot):
     """Settings are given as arguments, which beat those of its own file; the key stays in the environment."""
 
+    session_folders = (".codex",)
+    totals_survive = True
+
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._last: str | None = None
@@ -64,7 +67,7 @@ class Codex(OneShot):
             args += ["-m", asked.model]
         resumed = () if asked.session is None else (asked.session,)
         verbs = ("exec", "resume") if resumed else ("exec",)
-        return Command(("codex",), (*verbs, *args, "--", *resumed, "-"), stdin=asked.prompt.encode())
+        return Command(("codex",), (*verbs, *args, "--", *resumed, "-"), stdin=asked.words.encode())
 
     def instruct(self, text: str) -> Iterable[Act]:
         raise RefusedError("not_possible", "codex takes no instructions while it works; wait for its end")

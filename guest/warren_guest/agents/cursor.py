@@ -42,19 +42,22 @@ _KINDS = {
 
 
 class Cursor(OneShot):
+    session_folders = (".cursor",)
+    totals_survive = False
+
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
 
     def command(self) -> Command:
         asked = self._assignment
-        size = len(asked.prompt.encode())
-        if len(asked.prompt) > PROMPT_CHARS or size > _ARGUMENT_BYTES:
-            told = f"has {len(asked.prompt)} characters ({size} bytes); cursor takes {PROMPT_CHARS} ({_ARGUMENT_BYTES})"
+        size = len(asked.words.encode())
+        if len(asked.words) > PROMPT_CHARS or size > _ARGUMENT_BYTES:
+            told = f"has {len(asked.words)} characters ({size} bytes); cursor takes {PROMPT_CHARS} ({_ARGUMENT_BYTES})"
             raise RefusedError("bad_field", f"prompt: {told}", field="prompt")
         args = ["-p", "--force", "--trust", "--output-format", "stream-json"]
         args += [] if asked.model is None else ["--model", asked.model]
         args += [] if asked.session is None else ["--resume", asked.session]
-        return Command(("cursor-agent", "agent"), (*args, "--", asked.prompt))
+        return Command(("cursor-agent", "agent"), (*args, "--", asked.words))
 
     def instruct(self, text: str) -> Iterable[Act]:
         raise RefusedError("not_possible", "cursor takes no instructions while it works; wait for its end")

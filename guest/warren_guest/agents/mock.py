@@ -32,12 +32,15 @@ PROGRAM = Path(__file__).with_name("mock_program.py")
 class Mock:
     """It asks before each tool call, and is told what to do over standard input."""
 
+    session_folders = (".warren-mock",)
+    totals_survive = True
+
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
 
     def command(self) -> Command:
         asked = self._assignment
-        begin = {"type": "begin", "prompt": asked.prompt, "session": asked.session, "model": asked.model}
+        begin = {"type": "begin", "prompt": asked.prompt, "session": asked.session, "continues": asked.continues}
         return Command((sys.executable,), ("-I", str(PROGRAM)), stdin=_line(begin), keeps_stdin=True)
 
     def instruct(self, text: str) -> Iterable[Act]:

@@ -2,29 +2,27 @@
 
 It speaks JSON lines: what to do comes in on standard input (`begin`, `answer`, `instruct`), what it does goes out on
 standard output. A line of the prompt that begins with a known word is a directive; everything else is its plan.
-It imports nothing of the guest's and runs with the rights of whoever it works for.
+It imports nothing of the guest's but its own other half, and runs with the rights of whoever it works for.
 """
 
 import contextlib
 import json
 import os
 import select
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-PLAN = Path("AGENT_TASK.md")
+sys.path.insert(0, str(Path(__file__).parents[2]))  # it is run apart from everything, with no path at all
+
+from warren_guest.agents import mock_effects as effects
+
 ANSWER = Path("ANSWER.md")
 LOOP = Path("LOOP.md")
-_OUTPUT_LIMIT = 2 << 20
-_PAGE_LIMIT = 64 << 10
 _PIECE = 8192
 _REPEAT_LIMIT = 10_000
 
@@ -81,13 +79,51 @@ class Host:
         self._lines += [json.loads(line) for line in lines if line]
 
 
+class Todo:
+    """What is to be done: the directives of the prompt in their order, and before them what came up meanwhile."""
+
+    def __init__(self, directives: list[str]) -> None:
+        self._directives = directives
+        self._next = 0
+        self._extra: deque[tuple[int, str]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._extra) or self._next < len(self._directives)
+
+    def first(self, directives: list[str], times: int = 1) -> None:
+        """These come before everything else."""
+        self._extra.extendleft((times, each) for each in reversed(directives))
+
+    def take(self) -> str:
+        if not self._extra:
+            self._next += 1
+            return self._directives[self._next - 1]
+        times, directive = self._extra.popleft()
+        if times > 1:
+            self._extra.appendleft((times - 1, directive))
+        return directive
+
+    def encode(self) -> dict[str, object]:
+        return {"next": self._next, "extra": list(self._extra)}
+
+    def go_on(self, told: dict[str, Any]) -> None:
+        """From where `encode` was called."""
+        self._next = int(told["next"])
+        self._extra = deque((int(times), str(directive)) for times, directive in told["extra"])
+
+
 class Agent:
+    """What it has done is in its memory, a file, before and after each directive: whoever finds that file with the
+    workspace of the same moment goes on from there, and does nothing twice.
+    """
+
     def __init__(self, host: Host) -> None:
         self._host = host
         self._calls = 0
-        self._todo: deque[str] = deque()
+        self._todo = Todo([])
         self._totals: dict[str, float] = {"input_tokens": 0, "output_tokens": 0}
         self._memory = Path()
+        self._is_done_before: Callable[[], bool] = lambda: False
         self._words: dict[str, Callable[[str], None]] = {
             "edit": self._edit,
             "append": self._append,
@@ -106,22 +142,45 @@ class Agent:
             "loop": self._loop,
             "push": lambda rest: self._run("Bash", f"git push {rest or 'origin HEAD'}"),
             "browse": self._browse,
+            "once": self._once,
             "repeat": self._repeat,
         }
 
     def work(self) -> None:
         """All of it: the plan, the directives, what is said meanwhile, and the result."""
         begin = self._host.next("begin")
-        self._remember(begin.get("session"))
         prompt = str(begin["prompt"])
-        self._todo += self._directives(prompt)
-        if begin.get("session") is None or not self._todo:
-            self._plan(prompt)
+        self._todo = Todo(self._directives(prompt))
+        doing = self._remember(begin.get("session"), goes_on=begin.get("continues") is True)
+        if doing is not None:
+            self._again(doing, prompt)
+        elif begin.get("session") is None or not (self._todo or begin.get("continues")):
+            self._todo.first([effects.PLANNING, "commit Plan of the task"])
         while self._todo or self._instructed():
-            word, _, rest = self._todo.popleft().partition(" ")
-            self._words[word](rest.strip())
+            directive = self._todo.take()
+            self._keep(doing={"directive": directive, **effects.before(directive)})
+            self._do(directive, prompt)
+            self._keep(doing=None)
             self._instructed()
         self._host.tell("result", is_error=False, text="Done as the prompt said.")
+
+    def _do(self, directive: str, prompt: str) -> None:
+        word, _, rest = directive.partition(" ")
+        if word == effects.PLANNING:
+            self._plan(prompt)
+        else:
+            self._words[word](rest.strip())
+
+    def _again(self, doing: dict[str, Any], prompt: str) -> None:
+        """What was under way when the machine was lost. It may have been done, in part or not at all."""
+        directive = str(doing["directive"])
+        if "head" in doing:
+            self._is_done_before = lambda: effects.head() != doing["head"]
+        for name, size in doing.get("sizes", {}).items():
+            effects.cut(Path(name), size)
+        self._do(directive, prompt)
+        self._is_done_before = lambda: False
+        self._keep(doing=None)
 
     def _directives(self, text: str) -> list[str]:
         lines = (line.strip() for line in text.splitlines())
@@ -131,23 +190,39 @@ class Agent:
         """Put what was said meanwhile before everything else."""
         for line in reversed(self._host.take("instruct")):
             text = str(line["text"])
-            self._todo.extendleft(reversed(self._directives(text) or [f"say Heard: {text}"]))
+            self._todo.first(self._directives(text) or [f"say Heard: {text}"])
         return bool(self._todo)
 
-    def _remember(self, session: str | None) -> None:
-        """Totals go on when a session is resumed, as those of other agents do."""
+    def _remember(self, session: str | None, *, goes_on: bool) -> dict[str, Any] | None:
+        """Totals go on when a session is resumed, as those of other agents do. Returns what was under way."""
         name = session or f"mock-{uuid.uuid4().hex[:16]}"
-        self._memory = Path.home() / ".warren-mock" / f"{Path(name).name}.json"
+        home = Path(os.environ.get("WARREN_MOCK_HOME") or Path.home())
+        self._memory = home / ".warren-mock" / f"{Path(name).name}.json"
+        known: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError):
-            self._totals = json.loads(self._memory.read_text())
+            known = json.loads(self._memory.read_text())
+        self._totals = known.get("totals", self._totals)
         self._host.tell("session", session=name)
+        if not goes_on or "todo" not in known:
+            return None
+        self._todo.go_on(known["todo"])
+        if any(self._totals.values()):
+            self._host.tell("usage", **self._totals)  # the last of it may not have been heard
+        doing: dict[str, Any] | None = known["doing"]
+        return doing
+
+    def _keep(self, doing: dict[str, Any] | None) -> None:
+        """How far it is, there as a whole or not at all."""
+        self._memory.parent.mkdir(parents=True, exist_ok=True)
+        beside = self._memory.with_suffix(".new")
+        beside.write_text(json.dumps({"totals": self._totals, "todo": self._todo.encode(), "doing": doing}))
+        beside.replace(self._memory)
 
     # Directives.
 
     def _plan(self, prompt: str) -> None:
-        old = PLAN.read_text() + "\n" if PLAN.exists() else ""
-        self._write(PLAN, old + prompt.rstrip() + "\n")
-        self._commit("Plan of the task")
+        old = effects.PLAN.read_text() + "\n" if effects.PLAN.exists() else ""
+        self._write(effects.PLAN, old + prompt.rstrip() + "\n")
 
     def _edit(self, rest: str) -> None:
         name, _, text = rest.partition(" ")
@@ -173,11 +248,15 @@ class Agent:
         self._call("Write", "edit", {"file_path": str(path), "content": content}, write)
 
     def _run(self, tool: str, command: str) -> None:
-        self._call(tool, "command", {"command": command}, lambda: _shell(command), command)
+        self._call(tool, "command", {"command": command}, lambda: effects.shell(command), command)
 
     def _commit(self, text: str) -> None:
         arguments, command = {"message": text}, f"git commit -m {json.dumps(text)}"
-        self._call("Commit", "command", arguments, lambda: _commit(text), command)
+
+        def commit() -> tuple[str, int]:
+            return ("it was committed before", 0) if self._is_done_before() else effects.commit(text)
+
+        self._call("Commit", "command", arguments, commit, command)
 
     def _ask(self, question: str) -> None:
         answer = self._host.ask("question", text=question)
@@ -196,8 +275,7 @@ class Agent:
         given = [float(part) for part in rest.split()]
         for name, more in zip(("input_tokens", "output_tokens", "usd"), given, strict=False):
             self._totals[name] = round(self._totals.get(name, 0) + more, 9)
-        self._memory.parent.mkdir(parents=True, exist_ok=True)
-        self._memory.write_text(json.dumps(self._totals))
+        self._keep(doing=None)
         self._host.tell("usage", **self._totals)
 
     def _sleep(self, rest: str) -> None:
@@ -241,10 +319,16 @@ class Agent:
     def _repeat(self, rest: str) -> None:
         number, _, directive = rest.partition(" ")
         if directive.partition(" ")[0] in self._words:
-            self._todo.extendleft([directive] * min(int(number), _REPEAT_LIMIT))
+            self._todo.first([directive], min(int(number), _REPEAT_LIMIT))
 
     def _browse(self, url: str) -> None:
-        self._call("WebFetch", "other", {"url": url}, lambda: _fetch(url))
+        self._call("WebFetch", "other", {"url": url}, lambda: effects.fetch(url))
+
+    def _once(self, rest: str) -> None:
+        """`NAME TEXT`: an effect elsewhere that is had once: a PUT to the folder `ONCE_URL`, if nothing is there."""
+        name, _, text = rest.partition(" ")
+        url = f"{os.environ.get('ONCE_URL', '').rstrip('/')}/{name}"
+        self._call("Once", "other", {"url": url, "text": text}, lambda: effects.put_once(url, text))
 
     # Tool calls.
 
@@ -275,43 +359,6 @@ def _attempt(act: Callable[[], tuple[str, int]]) -> tuple[str, int]:
         return act()
     except (OSError, ValueError) as exc:
         return f"{type(exc).__name__}: {exc}", 1
-
-
-def _shell(command: str) -> tuple[str, int]:
-    """Run `command`; what it leaves in the background is not waited for."""
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    kept = bytearray()
-    with subprocess.Popen(["bash", "-c", command], **streams) as process:  # type: ignore[call-overload]
-        is_over = False
-        while not is_over or select.select([process.stdout], [], [], 0)[0]:
-            is_over = process.poll() is not None
-            if select.select([process.stdout], [], [], 0.05)[0]:
-                piece = process.stdout.read1(1 << 16)
-                kept += piece[: max(_OUTPUT_LIMIT - len(kept), 0)]
-                if not piece:
-                    break
-    return kept.decode(errors="replace"), int(process.returncode)
-
-
-def _commit(text: str) -> tuple[str, int]:
-    script = (
-        "git rev-parse --git-dir >/dev/null 2>&1 || git init -q -b main\n"
-        "git config user.email >/dev/null || export GIT_AUTHOR_EMAIL=mock@warren.invalid GIT_AUTHOR_NAME=Mock "
-        "GIT_COMMITTER_EMAIL=mock@warren.invalid GIT_COMMITTER_NAME=Mock\n"
-        'git add -A && git commit -q --allow-empty -F - <<< "$WARREN_MESSAGE" && git log -1 --format=%h'
-    )
-    os.environ["WARREN_MESSAGE"] = text
-    return _shell(script)
-
-
-def _fetch(url: str) -> tuple[str, int]:
-    if not url.startswith(("http://", "https://")):
-        return f"{url} is no web address", 1
-    try:
-        with urllib.request.urlopen(url, timeout=60) as page:  # noqa: S310 - checked above
-            return page.read(_PAGE_LIMIT).decode(errors="replace"), 0
-    except urllib.error.HTTPError as exc:
-        return f"{exc.code} {exc.reason}", 1
 
 
 def main() -> int:

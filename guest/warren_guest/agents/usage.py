@@ -25,6 +25,16 @@ class Usage:
             round(sum(dollars), 9) if dollars else None,
         )
 
+    def minus(self, other: "Usage") -> "Usage":
+        """What is left of it; nothing is ever less than nothing."""
+        return Usage(
+            max(self.input_tokens - other.input_tokens, 0),
+            max(self.output_tokens - other.output_tokens, 0),
+            max(self.cache_read_tokens - other.cache_read_tokens, 0),
+            max(self.cache_write_tokens - other.cache_write_tokens, 0),
+            None if self.usd is None else round(max(self.usd - (other.usd or 0.0), 0.0), 9),
+        )
+
     def is_behind(self, other: "Usage") -> bool:
         """Whether anything in it is less than in `other`: a counter that only grows began anew."""
         return (
@@ -56,6 +66,15 @@ class Meter:
         self._settled = Usage()
         self._told: dict[str, Usage] = {}
         self._live = Usage()
+
+    def go_on(self, session: str, before: Usage, covered: Usage) -> None:
+        """Of a task that used `before` in machines that are no more; `covered` of it is what its session remembers."""
+        self._settled = before.minus(covered)
+        self._told[session] = covered
+
+    def told(self, session: str) -> Usage:
+        """The totals that `session` has told last."""
+        return self._told.get(session, Usage())
 
     @property
     def total(self) -> Usage:

@@ -44,6 +44,8 @@ class TaskOptions(TypedDict, total=False):
     caps: Mapping[str, Any]  # steps, tokens, usd, wall_sec, output_bytes
     loop: Mapping[str, int]  # same_diff, same_failure
     approvals: Mapping[str, Any]  # tools, commands, push, hosts, spend_usd, pause_after_sec
+    checkpoint: Mapping[str, int]  # steps, minutes
+    retries: int  # machines that may be lost
     keep_minutes: int
     webhook: Mapping[str, str]  # url, secret
     metadata: Mapping[str, str]

@@ -76,7 +76,10 @@ class TaskInfo:
     webhook: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     retry_of: str | None = None
-    phase: str = ""  # what its host is about: "claim", "clone", "run", "finish" or "done"
+    checkpoint: Mapping[str, Any] = field(default_factory=dict)
+    retries: int = 0
+    continued: int = 0  # machines that it has lost and went on without
+    phase: str = ""  # what its host is about: "claim", "clone", "restore", "run", "finish" or "done"
     sandbox: str | None = None
     session: str | None = None  # of the agent
     waiting: tuple[Question, ...] = ()

@@ -33,6 +33,7 @@ from poold.reconcile import Plan, Recovery
 from poold.sandboxes import Defaults, Means, Sandboxes, Sources, notes_in
 from poold.serving import serving
 from poold.slots import PlainSlots, Slot
+from poold.store import Store
 from poold.store.folder import open_folder
 from poold.strain import Watch
 from poold.tasks import Tasks, Tools
@@ -338,7 +339,10 @@ async def open_host(
             async with pool.running(), Sandboxes(means, Defaults("host", config.rules)).running() as host:
                 await reconcile.take_over(todo, means, host, _slot_of(engine, places), recovery)
                 refusals = Refusals(ledger, metrics, now_ms=clock)
-                async with _tasks(means, host, config, post).running() as tasks:
+                async with (
+                    open_folder(config.tasks.store) as store,
+                    _tasks(means, host, config, post, store).running() as tasks,
+                ):
                     told = (watch, recovery, facts, tickets, refusals, tasks)
                     found = Services(host, pool, ledger, images, metrics, None, *told)
                     measure(found)
@@ -395,9 +399,9 @@ def _pki(folder: Path, keys: bytes | None) -> Path:
     return folder
 
 
-def _tasks(means: Means, host: Sandboxes, config: Config, post: Post) -> Tasks:
+def _tasks(means: Means, host: Sandboxes, config: Config, post: Post, store: Store) -> Tasks:
     image = config.default_image
-    tools = Tools.make(means, host, config.tasks, Prices(), state_dir=config.state_dir, image=image)
+    tools = Tools.make(means, host, config.tasks, Prices(), state_dir=config.state_dir, image=image, store=store)
     return Tasks(tools, post, lambda: 0.0)
 
 
