@@ -32,8 +32,7 @@ async def readyz(request: Request) -> Response:
         raise NotReady("this host is being drained")
     if pressure is not None:
         raise NotReady(pressure.message)
-    shared = {} if found.facts.store is None else {"store": found.facts.store, "cluster": found.facts.cluster}
-    return json_reply({"ready": True, **shared})
+    return json_reply({"ready": True, "store": found.facts.store, "cluster": found.facts.cluster})
 
 
 async def host(request: Request) -> Response:
