@@ -132,14 +132,14 @@ async def take(life: Life, sandbox_id: str) -> Checkpoint:
         ):
             told = _facts(answer)
             kept = await archives.keep(answer.chunks(), path, limit_bytes=limit, census=CheckpointCensus())
-        held_ms = int(1000 * (time.monotonic() - began))
+        took_ms = int(1000 * (time.monotonic() - began))
         progress = await _heard(life, number(told.get("events")))
         at_ms = life.tools.now_ms()
         new = _checkpoint(told, kept, progress, number_=next_number, base=base, run=run, at_ms=at_ms)
         await _put(life.tools.store, life.id, new, partial(pieces_of, path), [*checkpoints.chain(found), new])
     finally:
         await finish(asyncio.to_thread(path.unlink, missing_ok=True))
-    old = await life.write(partial(_write, life=life, new=new, held_ms=held_ms))
+    old = await life.write(partial(_write, life=life, new=new, took_ms=took_ms))
     await _remove(life.tools.store, life.id, old)
     return new
 
@@ -211,10 +211,10 @@ async def _put(store: Store, task_id: str, new: Checkpoint, chunks: Any, links: 
     await store.put(key_of(task_id, new, "json"), orjson.dumps(told))
 
 
-def _write(db: Connection, life: Life, new: Checkpoint, held_ms: int) -> list[Checkpoint]:
+def _write(db: Connection, life: Life, new: Checkpoint, took_ms: int) -> list[Checkpoint]:
     old = checkpoints.add(db, life.id, new)
     told = {name: getattr(new, name) for name in ("number", "base", "steps", "files", "bytes")}
-    tasks.tell(db, life.id, "task.checkpoint", {**told, "events": new.guest_seq, "held_ms": held_ms}, at_ms=new.at_ms)
+    tasks.tell(db, life.id, "task.checkpoint", {**told, "events": new.guest_seq, "took_ms": took_ms}, at_ms=new.at_ms)
     return old
 
 

@@ -65,7 +65,7 @@ def test_a_task_survives_the_death_of_its_machine_twice(stage: Stage, alice: Cal
     task = alice.task(WORK, checkpoint={"steps": 4})
     follower = Follower(task)
     for kill in range(KILLS):
-        covered(task, 5 + 5 * kill, run=kill + 1)
+        covered(task, 1, run=kill + 1)
         kill_machine(stage, task)
     view = task.ended()
     follower.wait()
