@@ -6,19 +6,20 @@ Real poolds (local engine) and a real gateway on loopback, with a real S3 server
 import contextlib
 import os
 import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from poold.devstore import BUCKET
 from poold.seal import new_key
-from tests.gateway.cluster import EVERYTHING, Cluster, ask, clustered, operate, wait_for, write_pki
+from tests.gateway.cluster import EVERYTHING, Cluster, Reply, ask, clustered, operate, wait_for, write_pki
 from tests.s3server import running_s3
 
 LEASE_S = "2"
 HOSTS = 3
+ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 @pytest.fixture
@@ -53,43 +54,94 @@ def lose(cluster: Cluster, name: str) -> None:
     process.wait()
 
 
-def host_of(cluster: Cluster, task: str) -> str:
+def host_of(cluster: Cluster, kind: str, one: str) -> str:
+    """Which host has it, as the hosts themselves say."""
     for name, host in cluster.hosts.items():
         with contextlib.suppress(OSError, AssertionError):
-            if operate(host, "GET", f"/v1/tasks/{task}")["id"] == task:
+            if operate(host, "GET", f"/v1/{kind}/{one}")["id"] == one:
                 return name
-    raise AssertionError(f"no host has {task}")
+    raise AssertionError(f"no host has {one}")
 
 
-def numbers(port: int, key: str, task: str) -> list[int]:
-    events = ask(port, "GET", f"/api/v1/tasks/{task}/events?limit=1000", key=key).json["events"]
-    return [event["seq"] for event in events]
+class Client:
+    """Somebody who asks the gateway."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._port, self._key = cluster.gateways[0].port, cluster.key("ann", scopes=EVERYTHING)
+
+    def get(self, path: str) -> Reply:
+        return ask(self._port, "GET", path, key=self._key)
+
+    def create(self, path: str, **body: object) -> str:
+        reply = ask(self._port, "POST", path, body, self._key)
+        assert reply.status in (201, 202), reply.body
+        name: str = reply.json["id"]
+        return name
+
+    def task(self, prompt: str) -> str:
+        return self.create("/api/v1/tasks", agent="mock", prompt=prompt)
+
+    def events(self, task: str) -> list[dict[str, Any]]:
+        """Without `id`, which counts what happened on one host."""
+        found = self.get(f"/api/v1/tasks/{task}/events?limit=1000").json["events"]
+        return [{name: value for name, value in event.items() if name != "id"} for event in found]
+
+    def until(self, path: str, is_so: Callable[[Any], bool]) -> Any:
+        found: list[Any] = []
+
+        def look() -> bool:
+            reply = self.get(path)
+            found.append(reply.json)
+            return reply.status == 200 and is_so(reply.json)
+
+        told = [host.told for host in self._cluster.hosts.values()]
+        wait_for(look, path, lambda: f"{found[-1:]}\n" + "".join(tell() for tell in told))
+        return found[-1]
 
 
-def test_a_lost_hosts_sandbox_is_an_error_that_says_why_and_its_tasks_go_on(cluster: Cluster) -> None:
-    key, port = cluster.key("ann", scopes=EVERYTHING), cluster.gateways[0].port
-    made = [
-        ask(port, "POST", "/api/v1/tasks", {"agent": "mock", "prompt": f"run echo {number}\nsleep 6\ncommit Done"}, key)
-        for number in range(4)
-    ]
-    assert [reply.status for reply in made] == [202] * 4, [reply.body for reply in made]
-    tasks = [reply.json["id"] for reply in made]
-    sandbox = ask(port, "POST", "/v1/sandboxes", {}, key)
-    assert sandbox.status == 201, sandbox.body
-    lost = host_of(cluster, tasks[0])
-    seen = numbers(port, key, tasks[0])
-    began = time.monotonic()
+def is_over(view: Any) -> bool:
+    return view["state"] in ("completed", "failed", "stopped")
+
+
+def test_a_lost_hosts_tasks_go_on_elsewhere_and_its_sandboxes_say_why_they_do_not(cluster: Cluster) -> None:
+    client = Client(cluster)
+    sandbox = client.create("/v1/sandboxes")
+    over = client.task("edit kept.txt kept\ncommit Kept")
+    client.until(f"/api/v1/tasks/{over}", is_over)
+    tasks = [client.task(f"run echo {number}\ncommit One\nsleep 6\ncommit Two") for number in range(4)]
+    for task in tasks:
+        client.until(f"/api/v1/tasks/{task}", lambda view: view["state"] != "queued")
+    lost = host_of(cluster, "tasks", tasks[0])
+    theirs = [task for task in tasks if host_of(cluster, "tasks", task) == lost]
+    seen = {task: client.events(task) for task in theirs}
+    had_sandbox, had_over = host_of(cluster, "sandboxes", sandbox) == lost, host_of(cluster, "tasks", over) == lost
     lose(cluster, lost)
-
-    def is_over(task: str) -> bool:
-        return ask(port, "GET", f"/api/v1/tasks/{task}", key=key).json.get("state") in ("completed", "failed")
-
     for task in tasks:
-        wait_for(lambda task=task: is_over(task), task)
-    print(f"over after {time.monotonic() - began:.1f} s")
-    for task in tasks:
-        view = ask(port, "GET", f"/api/v1/tasks/{task}", key=key).json
-        print(task, view["state"], view["reason"])
-        found = numbers(port, key, task)
-        assert found == list(range(1, len(found) + 1))
-    assert len(numbers(port, key, tasks[0])) > len(seen)
+        view = client.until(f"/api/v1/tasks/{task}", is_over)
+        assert view["state"] == "completed", view
+        events = client.events(task)
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+        assert events[: len(seen.get(task, []))] == seen.get(task, [])
+        subjects = [each["subject"] for each in view["result"]["commits"]]
+        assert [subjects.count(name) for name in ("One", "Two")] == [1, 1], subjects
+        assert client.get(f"/api/v1/tasks/{task}/archive").body[:4] == ZSTD
+    assert all(host_of(cluster, "tasks", task) != lost for task in theirs)
+    view = client.until(f"/v1/sandboxes/{sandbox}", lambda view: (view["state"] == "error") is had_sandbox)
+    assert not had_sandbox or view["reason"].startswith("host_lost"), view
+    assert client.get(f"/api/v1/tasks/{over}/archive").body[:4] == ZSTD
+    assert had_over or had_sandbox or theirs  # something was lost
+
+
+def test_a_host_that_comes_back_after_it_was_taken_over_is_empty_and_takes_work(cluster: Cluster) -> None:
+    client = Client(cluster)
+    task = client.task("sleep 4\ncommit Two")
+    client.until(f"/api/v1/tasks/{task}", lambda view: view["state"] == "running")
+    lost = host_of(cluster, "tasks", task)
+    lose(cluster, lost)
+    assert client.until(f"/api/v1/tasks/{task}", is_over)["state"] == "completed"
+    cluster.hosts[lost].start()
+    cluster.wait_until_alive()
+    assert operate(cluster.hosts[lost], "GET", "/v1/tasks")["tasks"] == []
+    assert host_of(cluster, "tasks", task) != lost
+    assert client.get(f"/api/v1/tasks/{task}").json["state"] == "completed"
