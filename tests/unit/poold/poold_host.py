@@ -23,6 +23,7 @@ from poold.api.services import Facts, Services
 from poold.api.tickets import Refusals, Tickets
 from poold.config import Config, PoolSize
 from poold.images import HostImages, Images
+from poold.lease.membership import Membership
 from poold.ledger import Ledger, audit, sandboxes
 from poold.metrics import Metrics
 from poold.pool import OVERHEAD_MB, Places, Pool
@@ -288,6 +289,7 @@ async def open_host(
     post: Post = nobody_listens,
     settings: Mapping[str, str] | None = None,
     limit_s: float = LIMIT_S,
+    membership: Membership | None = None,
 ) -> AsyncIterator[Host]:
     """A poold with `slots` places and memory for as many machines, `warm` of them kept warm.
 
@@ -320,7 +322,8 @@ async def open_host(
                 refusals = Refusals(ledger, metrics, now_ms=clock)
                 async with _tasks(means, host, config, post).running() as tasks:
                     told = (watch, recovery, facts, tickets, refusals, tasks)
-                    found = Services(host, pool, ledger, images, metrics, None, *told)
+                    member = membership or Membership()
+                    found = Services(host, pool, ledger, images, metrics, None, *told, membership=member)
                     measure(found)
                     ledger_path, socket = config.ledger_path, config.socket
                     async with serving(found, config):
