@@ -33,7 +33,8 @@ async def readyz(request: Request) -> Response:
         raise NotReady("this host is being drained")
     if pressure is not None:
         raise NotReady(pressure.message)
-    return json_reply({"ready": True, "store": found.facts.store, "cluster": found.facts.cluster})
+    shared = {} if found.facts.store is None else {"store": found.facts.store, "cluster": found.facts.cluster}
+    return json_reply({"ready": True, **shared})
 
 
 async def host(request: Request) -> Response:

@@ -63,6 +63,9 @@ class Store(Protocol):
     random, and one whose reply was lost is looked at before it is tried again: what is there with our number was
     written by us. If somebody else's is there by then nobody can tell whether ours was in between, and `Unreachable`
     is raised; after `Conflict` nothing was changed, for sure.
+
+    A write that was cancelled, or ended as `Unreachable`, is done or not, and perhaps only a moment later: S3 may have
+    the request and not have come to it. All of it or nothing, as ever.
     """
 
     async def get(self, key: str) -> Blob:
