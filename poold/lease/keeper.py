@@ -113,11 +113,22 @@ class Keeper:
             raise
 
     async def leave(self) -> None:
-        """This host runs nothing any more, and will not: others need not wait to carry on what it has."""
-        left = self.lease.left()
-        await self._ground.store.replace(self._ground.key, left.encode(), self._held.tag)
+        """This host runs nothing any more, and will not: others need not wait to carry on what it has.
+
+        After `holding`. Raises what the store raises; then the lease lapses in its time.
+        """
+        with contextlib.suppress(_Lost):  # somebody has it already
+            while not await self._has_left():
+                await self._look()  # the last renewal may have been cut off
         self._lost = "it has left its cluster"
         await finish(asyncio.to_thread(self._clear))
+
+    async def _has_left(self) -> bool:
+        try:
+            await self._ground.store.replace(self._ground.key, self.lease.left().encode(), self._held.tag)
+        except Conflict:
+            return False
+        return True
 
     def _clear(self) -> None:
         """Nothing runs, and nobody starts anything: the warden may go. If that cannot be written, it kills us, too."""

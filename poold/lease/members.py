@@ -35,8 +35,8 @@ CHANGE_TRIES = 20  # of a lease whose holder renews it meanwhile
 class Lost:
     """A ledger to be carried on: the newest of its replicas, `ledger/HOST/EPOCH`, from `last` down to `root`.
 
-    Its holder told nobody of anything before the first replica of an epoch was whole. So if the newest cannot be
-    restored because there is nothing of it, the one before has everything.
+    Its holder told nobody of anything before the first replica of an epoch was whole. So if there is nothing of the
+    newest, the one before has everything; and if there is nothing of any, nothing is lost.
     """
 
     host: str

@@ -1,6 +1,7 @@
 """Holding a lease in a real folder, with real processes as machines and real wardens."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -9,7 +10,8 @@ from lease_hosts import Troubled, hosts, is_dead, lost_in, until
 
 from poold.errors import ConfigError, Fenced
 from poold.lease.keeper import Keeper
-from poold.lease.terms import Begin
+from poold.lease.starting import acquire
+from poold.lease.terms import MS, Begin
 from poold.lease.written import State
 
 
@@ -77,9 +79,11 @@ async def test_a_host_that_cannot_renew_takes_no_work_and_kills_its_machines(sto
 
 async def test_work_is_refused_by_the_clock_before_anybody_has_noticed(store: Troubled, tmp_path: Path) -> None:
     with hosts(tmp_path, store, "a") as [a]:
-        begin, keeper = await a.begin()
-        late = Keeper(keeper._ground.__class__(**{**vars(keeper._ground), "now_ns": lambda: 1 << 61}), keeper._held)
-        assert begin is Begin.JOIN
+        ground = a.ground()
+        _, held = await acquire(ground)
+        assert Keeper(ground, held).is_held
+        over_ns = held.sent_ns + a.hold_ms * MS
+        late = Keeper(replace(ground, now_ns=lambda: over_ns), held)
         assert not late.is_held
         with pytest.raises(Fenced):
             late.check()

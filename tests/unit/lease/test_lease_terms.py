@@ -1,10 +1,14 @@
 """When who may do what with a lease."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lease_made import BOOT, HOLD_MS, HOLD_NS, HOLDER, OTHER, host, lease, seen, taken
 
+import poold.lease
 from contract.ring import ranked
 from poold.lease.terms import (
     DEAD_NS,
@@ -182,3 +186,9 @@ def test_the_usual_times_are_those_of_the_document() -> None:
         12.0,
         16.8,
     ]
+
+
+def test_no_wall_clock_is_read_in_this_room() -> None:
+    room = Path(poold.lease.__file__).parent
+    readers = re.compile(r"time\.time|datetime|CLOCK_REALTIME|now_ms")
+    assert [path.name for path in sorted(room.glob("*.py")) if readers.search(path.read_text())] == []

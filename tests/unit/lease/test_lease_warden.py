@@ -115,7 +115,7 @@ async def test_a_warden_that_is_dismissed_leaves_nothing(scene: Scene) -> None:
     scene.hold(30.0)
     warden = await scene.warden()
     dismiss(scene.guard)
-    assert not runs(warden)
+    await until(lambda: not runs(warden))
     assert not scene.guard.folder.exists()
     dismiss(scene.guard)
 

@@ -24,6 +24,7 @@ from poold.api.tickets import Refusals, Tickets
 from poold.config import Config, PoolSize
 from poold.hibernate import Depot
 from poold.images import HostImages, Images
+from poold.lease.membership import Membership
 from poold.ledger import Ledger, audit, sandboxes
 from poold.ledger.covering import Replication
 from poold.metrics import Metrics
@@ -295,6 +296,7 @@ async def open_host(
     replication: Replication | None = None,
     store_folder: Path | None = None,
     cluster: str = "cl-1",
+    membership: Membership | None = None,
 ) -> AsyncIterator[Host]:
     """A poold with `slots` places and memory for as many machines, `warm` of them kept warm.
 
@@ -344,7 +346,8 @@ async def open_host(
                     _tasks(means, host, config, post, store).running() as tasks,
                 ):
                     told = (watch, recovery, facts, tickets, refusals, tasks)
-                    found = Services(host, pool, ledger, images, metrics, None, *told)
+                    member = membership or Membership()
+                    found = Services(host, pool, ledger, images, metrics, None, *told, membership=member)
                     measure(found)
                     ledger_path, socket = config.ledger_path, config.socket
                     async with serving(found, config):

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from poold.lease.clock import boottime_ns
+from poold.lease.guard import Guard
 from tests.bench.host import Host, open_host
 from tests.vm.client import Api, until
 
@@ -86,6 +88,30 @@ def test_a_poold_that_is_stopped_too_long_is_killed_with_its_machines_and_comes_
         assert told(host)["lease"]["epoch"] == 2
         assert sandbox.view["state"] == "error"
         assert 'lease_fences_total{by="warden"} 1' in Api(host).call("GET", "/metrics").body.decode()
+
+
+def test_a_poold_that_wakes_up_after_its_time_does_not_go_on(tmp_path: Path) -> None:
+    """It sees to it itself; on a very busy computer its warden is first."""
+    with open_member(tmp_path / "store", POOLD_LEASE_SEC="2") as host:
+        host.wait_until_serving()
+        sandbox = Api(host).create()
+        guard = Guard(Path(host.environment["POOLD_RUN_DIR"]) / "lease")
+        os.kill(host.process.pid, signal.SIGSTOP)
+        until(lambda: boottime_ns() >= held_until(guard), limit_s=LIMIT_S)
+        os.kill(host.process.pid, signal.SIGCONT)
+        until(lambda: "starting anew" in host.log() or host.process.poll() is not None, limit_s=LIMIT_S)
+        host.connection.close()
+        if host.process.poll() is not None:
+            host.start()
+        host.wait_until_serving()
+        assert told(host)["lease"]["epoch"] == 2
+        assert sandbox.view["state"] == "error"
+
+
+def held_until(guard: Guard) -> int:
+    found = guard.read()
+    assert found is not None
+    return found.hold_ns
 
 
 def test_a_host_whose_lease_was_taken_is_fenced_and_comes_back_by_itself_empty(tmp_path: Path) -> None:

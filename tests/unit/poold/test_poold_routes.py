@@ -41,6 +41,7 @@ WITHOUT_INPUT = {
     "/v1/host",
     "/admin/status",
     "/admin/top",
+    "/admin/lease",
     "/admin/images",
     "/admin/audit/verify",
     "/admin/ledger/check",
