@@ -46,6 +46,10 @@ class _Taken(Exception):
     """There is an object in this place."""
 
 
+class _Stale(Exception):
+    """Over NFS: another host has replaced it since its name was looked up."""
+
+
 class Draft:
     """An object that is being written, and has no place yet. Its calls wait for each other, whoever makes them."""
 
@@ -156,16 +160,28 @@ class Disk:
 
     def open(self, key: str, start: int = 0, end: int | None = None) -> Opened:
         with translated("reading", key):
-            try:
-                descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            except FileNotFoundError:
-                self._must_be_there()
-                raise NoObject(key) from None
-            try:
-                return Opened(key, descriptor, _header(key, descriptor), start, end)
-            except BaseException:
-                os.close(descriptor)
-                raise
+            for _ in range(TRIES):
+                with contextlib.suppress(_Stale):
+                    return self._opened(key, start, end)
+            raise Unreachable(f"{key!r} in the store's folder is replaced faster than it can be opened")
+
+    def _opened(self, key: str, start: int, end: int | None) -> Opened:
+        try:
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._must_be_there()
+            raise NoObject(key) from None
+        except OSError as error:
+            if error.errno == errno.ESTALE:
+                raise _Stale from error
+            raise
+        try:
+            return Opened(key, descriptor, _header(key, descriptor), start, end)
+        except BaseException as error:
+            os.close(descriptor)
+            if isinstance(error, OSError) and error.errno == errno.ESTALE:
+                raise _Stale from error
+            raise
 
     def head(self, key: str) -> Entry:
         opened = self.open(key)

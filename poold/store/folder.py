@@ -44,10 +44,18 @@ class FolderStore:
         await self._do(lambda _: self._disk.sweep())
 
     async def get(self, key: str) -> Blob:
-        async with self.read(key) as reading:
-            if reading.entry.bytes > MAX_BYTES:
-                raise too_large(key, reading.entry.bytes)
-            return Blob(reading.entry, b"".join([piece async for piece in reading.chunks]))
+        checked_key(key)
+
+        def work(_: float) -> Blob:
+            opened = self._disk.open(key)
+            try:
+                if opened.entry.bytes > MAX_BYTES:
+                    raise too_large(key, opened.entry.bytes)
+                return Blob(opened.entry, b"".join(iter(lambda: opened.next(PIECE), b"")))
+            finally:
+                opened.close()
+
+        return await self._do(work)
 
     @contextlib.asynccontextmanager
     async def read(self, key: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[Reading]:

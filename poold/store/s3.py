@@ -22,6 +22,7 @@ from poold.store.s3_upload import Upload, sweep
 
 PIECE = 8 << 20  # of what is read
 PAGE = 1000
+QUICK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class S3Store:
                 return Blob(entry, await body.read())
 
         blob = await self._calls.repeated("reading", key, whole)
-        _check(blob.entry, len(blob.data), hashlib.sha256(blob.data).hexdigest())
+        _check(blob.entry, len(blob.data), (await _digest(blob.data)).hex())
         return blob
 
     @contextlib.asynccontextmanager
@@ -101,7 +102,7 @@ class S3Store:
         place, number = self._place(key), secrets.token_hex(16)
         if content.bytes <= PIECE:
             data = b"".join([piece async for piece in content.chunks()])
-            if len(data) != content.bytes or hashlib.sha256(data).hexdigest() != content.sha256:
+            if len(data) != content.bytes or (await _digest(data)).hex() != content.sha256:
                 raise WrongContent(key, "its length or its SHA-256 is another")
             entry = await self.put(key, data)
             progress(content.bytes, content.bytes)
@@ -158,15 +159,15 @@ class S3Store:
         """The write has a number, by which it is known again if its reply is lost."""
         if len(data) > MAX_BYTES:
             raise too_large(key, len(data))
-        digest, number = hashlib.sha256(data), secrets.token_hex(16)
+        digest, number = await _digest(data), secrets.token_hex(16)
         parameters = {
             **self._place(key),
-            **self._written_with(digest.hexdigest(), number),
+            **self._written_with(digest.hex(), number),
             "Body": data,
-            "ChecksumSHA256": base64.b64encode(digest.digest()).decode(),
+            "ChecksumSHA256": base64.b64encode(digest).decode(),
             **({} if condition is None else condition.parameters),
         }
-        entry = Entry(key, len(data), "", digest.hexdigest())
+        entry = Entry(key, len(data), "", digest.hex())
 
         async def send(client: Any) -> Entry:
             tag = (await client.put_object(**parameters))["ETag"]
@@ -260,7 +261,7 @@ class S3Store:
                 return data
 
         try:
-            return await self._calls.repeated("reading", entry.key, part)
+            return await self._calls.repeated("reading", entry.key, part, is_bulk=True)
         except Unmet:
             raise Conflict(entry.key, "was replaced while it was read") from None
         except NoRange:
@@ -277,6 +278,12 @@ class S3Store:
 async def open_s3(config: S3Config, *, observe: Observe = unobserved) -> AsyncIterator[S3Store]:
     async with open_calls(config, observe) as calls:
         yield S3Store(calls, config)
+
+
+async def _digest(data: bytes) -> bytes:
+    """What takes long does so in a thread."""
+    digest = hashlib.sha256(data) if len(data) < QUICK else await asyncio.to_thread(hashlib.sha256, data)
+    return digest.digest()
 
 
 def _entry(key: str, reply: Mapping[str, Any]) -> Entry:

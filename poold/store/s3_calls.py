@@ -47,19 +47,35 @@ class Calls:
     def __init__(self, client: Any, config: S3Config, observe: Observe) -> None:
         self._client = client
         self._permits = asyncio.Semaphore(config.requests)
+        # Parts of large objects have not all of them: a lease must not wait behind what is hibernated.
+        self._bulk_permits = asyncio.Semaphore(max(1, config.requests * 3 // 4))
         self._budget = BUDGET
         self._attempt_s = float(config.timeout_s)
         self.limit_s = 3.0 * config.timeout_s  # of all attempts together
         self._observe = observe
         self.bucket = config.bucket
 
-    async def once(self, doing: str, key: str, work: Work[T]) -> T:
+    async def once(self, doing: str, key: str, work: Work[T], *, is_bulk: bool = False) -> T:
         """One attempt. A body is read in it, too: whoever reads slowly holds no place that others wait for."""
-        try:
-            async with asyncio.timeout(self.limit_s):
-                await self._permits.acquire()
-        except TimeoutError:
-            raise Lost(f"{doing} {key!r} in the store: too many requests are under way") from None
+        async with contextlib.AsyncExitStack() as places:
+            try:
+                async with asyncio.timeout(self.limit_s):
+                    for permits in (self._bulk_permits, self._permits) if is_bulk else (self._permits,):
+                        await places.enter_async_context(permits)
+            except TimeoutError:
+                raise Lost(f"{doing} {key!r} in the store: too many requests are under way") from None
+            return await self._attempt(doing, key, work)
+
+    async def repeated(self, doing: str, key: str, work: Work[T], *, is_bulk: bool = False) -> T:
+        """As `once`, of what may be done twice."""
+        patience = self.patience()
+        while True:
+            try:
+                return await self.once(doing, key, work, is_bulk=is_bulk)
+            except Lost as error:
+                await patience.wait(error)
+
+    async def _attempt(self, doing: str, key: str, work: Work[T]) -> T:
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._attempt_s):
@@ -68,20 +84,9 @@ class Calls:
             ours = translated(error, doing, key)
             self._observe(time.monotonic() - began, not isinstance(ours, Unreachable | Refused | Full))
             raise ours from error
-        finally:
-            self._permits.release()
         self._observe(time.monotonic() - began, True)
         self._budget = min(BUDGET, self._budget + EARNED)
         return done
-
-    async def repeated(self, doing: str, key: str, work: Work[T]) -> T:
-        """As `once`, of what may be done twice."""
-        patience = self.patience()
-        while True:
-            try:
-                return await self.once(doing, key, work)
-            except Lost as error:
-                await patience.wait(error)
 
     def patience(self) -> Patience:
         return Patience(self)

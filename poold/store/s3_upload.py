@@ -81,7 +81,9 @@ class Upload:
         digest = await asyncio.to_thread(hashlib.sha256, data)
         checksum = base64.b64encode(digest.digest()).decode()
         asked = {**self._place, "UploadId": self._id, "PartNumber": number, "Body": data, "ChecksumSHA256": checksum}
-        reply = await self._calls.repeated("writing", self._key, lambda client: client.upload_part(**asked))
+        reply = await self._calls.repeated(
+            "writing", self._key, lambda client: client.upload_part(**asked), is_bulk=True
+        )
         self._sent += len(data)
         return {"PartNumber": number, "ETag": reply["ETag"], "ChecksumSHA256": checksum}
 

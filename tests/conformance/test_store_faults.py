@@ -187,6 +187,23 @@ async def test_no_more_requests_are_under_way_than_was_set(s3_server: S3Server, 
         assert len(await keys_of(bench.store)) == 10
 
 
+async def test_large_objects_leave_room_for_small_ones(s3_server: S3Server, faults: S3Faults) -> None:
+    """A lease does not wait behind what is hibernated."""
+    where = S3Config(BUCKET, f"of-test/{secrets.token_hex(8)}", requests=4)
+    async with open_bench(where, s3_server, faults.url) as bench:
+        faults.hang(key="partNumber=")
+        large = [
+            asyncio.create_task(bench.store.write(f"large/{n}", content_of(some_bytes(33 << 20)))) for n in range(2)
+        ]
+        async with asyncio.timeout(30):
+            while len(faults.requests(key="partNumber=")) < 3:
+                await asyncio.sleep(0)
+            await bench.store.create("lease", b"mine")
+        assert len(faults.requests(key="partNumber=")) == 3
+        faults.heal()
+        await asyncio.gather(*large)
+
+
 async def test_wrong_credentials_are_told_and_not_tried_again(s3_server: S3Server, faults: S3Faults) -> None:
     wrong = S3Server(s3_server.folder, s3_server.ports, s3_server.access_key, "not the secret")
     async with open_bench(S3Config(BUCKET, "of-test/denied"), wrong, faults.url) as bench:

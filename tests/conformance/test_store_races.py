@@ -30,7 +30,7 @@ async def count_up(store: Store, key: str, who: int, times: int = 1) -> None:
 
 
 async def test_of_sixteen_creators_one_wins(shelf: Bench) -> None:
-    for turn in range(3):
+    for turn in range(2):
         key = f"races/{turn}"
         came = await asyncio.gather(
             *(shelf.store.create(key, b"%d" % who) for who in range(RACERS)), return_exceptions=True
