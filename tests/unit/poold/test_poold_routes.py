@@ -43,6 +43,7 @@ WITHOUT_INPUT = {
     "/admin/top",
     "/admin/images",
     "/admin/audit/verify",
+    "/admin/ledger",
     "/admin/ledger/check",
     "/admin/undrain",
 }
