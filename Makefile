@@ -14,11 +14,7 @@ BENCH_PACKAGES := crun bubblewrap nginx-light wrk squid
 .PHONY: help up down images base-images test-images test test-unit test-faults test-fuzz test-egress test-tasks check \
 	lint types contracts lock clean \
 	bench-create bench-density bench-slots bench-ledger bench-pause bench-deaths bench-gateway bench-egress \
-<<<<<<< HEAD
-	bench-tasks bench-durability bench-packages
-=======
-	bench-tasks bench-store bench-packages
->>>>>>> store
+	bench-tasks bench-store bench-durability bench-packages
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -123,13 +119,11 @@ bench-egress: bench-packages  ## a machine's proxy beside a cable and beside squ
 bench-tasks: test-images  ## how soon a task begins, how soon its events arrive, tasks a minute
 	@$(PY) -m tests.bench.bench_tasks
 
-<<<<<<< HEAD
-bench-durability: .venv/.installed  ## rows that kill -9 costs in each mode of durability, and what each mode costs (20 minutes)
-	@$(PY) -m tests.bench.bench_durability
-=======
 bench-store: .venv/.installed  ## the store: objects a second and MB/s, beside plain files and beside a bare client of S3
 	@$(PY) -m tests.bench.bench_store
->>>>>>> store
+
+bench-durability: .venv/.installed  ## rows that kill -9 costs in each mode of durability, and what each mode costs (20 minutes)
+	@$(PY) -m tests.bench.bench_durability
 
 lock: .venv/.installed  ## pin every Python package again
 	@$(PY) -m piptools compile -q --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
