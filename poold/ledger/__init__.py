@@ -8,7 +8,9 @@ wait for it. One module per subject, one function per question, SQL in plain sig
 - `reservations`, `repeats`, `replies`: what gateways have this host remember
 - `retention`: what is removed, and when
 - `care`: backup and check
-- `ledger`: the file as the daemon has it open (`write`, `read`, `follow`), made of `writer`, `readers` and `follow`
+- `ledger`: the file as the daemon has it open (`write`, `read`, `follow`), made of `writer`, `readers` and `follow`,
+  and of `covering`, which holds back what its replica does not have yet
+- `driver`: the only way to SQLite
 """
 
 from poold.ledger.ledger import Ledger

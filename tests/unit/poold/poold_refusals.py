@@ -31,6 +31,7 @@ OPERATORS: list[tuple[str, str, object, int, str, str | None]] = [
     ("POST", "/admin/ledger/backup", {"path": "copy.db"}, 400, "bad_field", "path"),
     ("POST", "/admin/ledger/backup", {"path": "/a\0b"}, 400, "bad_field", "path"),
     ("POST", "/admin/ledger/backup", {"path": 1}, 400, "bad_field", "path"),
+    ("POST", "/admin/ledger", None, 405, "method_not_allowed", None),
     ("POST", "/admin/ledger/check", None, 405, "method_not_allowed", None),
     ("POST", "/admin/drain", {"mode": "hard"}, 400, "bad_field", "mode"),
     ("POST", "/admin/drain", {"mode": None, "now": 1}, 400, "bad_field", "now"),

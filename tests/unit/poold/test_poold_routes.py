@@ -44,6 +44,7 @@ WITHOUT_INPUT = {
     "/admin/lease",
     "/admin/images",
     "/admin/audit/verify",
+    "/admin/ledger",
     "/admin/ledger/check",
     "/admin/undrain",
 }
