@@ -74,9 +74,10 @@ class Artifacts:
         return self._folder / task_id / name
 
     def spool(self, task_id: str) -> Path:
-        """A place for what is only passing through. What is left there is removed at the next start."""
+        """A place for what is only passing through. What is left there is removed at the next start. Blocks."""
         folder = self.path(task_id, "all").parent
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with translated("writing", folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder / f".spool-{secrets.token_hex(8)}"
 
     async def put(

@@ -58,7 +58,7 @@ async def keep_checkpoints(life: Life, sandbox_id: str) -> None:
     while True:
         await asyncio.sleep(max(LEAST_S, rested_until - time.monotonic()))
         if not await _until_due(life, began):
-            return
+            await asyncio.Event().wait()  # there is nothing more to keep
         start = time.monotonic()
         try:
             await take(life, sandbox_id)

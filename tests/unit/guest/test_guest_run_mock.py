@@ -2,7 +2,10 @@
 
 import os
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -173,3 +176,40 @@ async def test_changes_of_the_workspace_are_told_once_each(host: RunClient) -> N
     hashes = [each["hash"] for each in host.told("file.diff")]
     assert hashes[0] == hashes[2] != hashes[1]
     assert os.listdir(workspace / ".git").count("index.lock") == 0
+
+
+class _Once(BaseHTTPRequestHandler):
+    """Takes what is not there yet; of the first that it takes nobody hears."""
+
+    made: ClassVar[dict[str, bytes]] = {}
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        is_new = self.headers["If-None-Match"] == "*" and self.path not in self.made
+        self.made.setdefault(self.path, body)
+        if is_new and len(self.made) == 1:
+            self.connection.close()
+            return
+        self.send_response(201 if is_new else 412)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+async def test_an_effect_elsewhere_is_had_once_whether_its_answer_is_heard_or_not(host: RunClient) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Once)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        env = {"ONCE_URL": f"http://127.0.0.1:{server.server_address[1]}/effects/"}
+        ended = await host.whole("once a first\nonce a second\nonce b third", env=env)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert ended["outcome"] == "success"
+    assert _Once.made == {"/effects/a": b"first", "/effects/b": b"third"}
+    said = [event["output"][:3] for event in host.told("agent.tool", phase="end", tool="Once")]
+    assert said == ["412", "412", "201"]
