@@ -164,6 +164,22 @@ async def test_by_its_rule_it_goes_to_the_store_after_so_long_in_pause_and_is_de
         await swept(host, tmp_path)
 
 
+async def test_one_that_cannot_hibernate_by_itself_is_not_tried_again_at_once(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create(hibernate_sec=1)
+        host.engine.broken.add("parts")
+        await pause(host, sandbox)
+        host.clock.advance(2)
+        host.sandboxes.wait_for(await host.sandboxes.get(sandbox))
+        await host.until(lambda: host.engine.calls["parts"] == 1)
+        await host.sandboxes.at_rest(sandbox)
+        await host.until(lambda: sandbox in host.sandboxes._timers._handles)
+        due_s = host.sandboxes._timers._handles[sandbox].when() - asyncio.get_running_loop().time()
+        assert due_s > 100
+        host.engine.broken.clear()
+        assert (await hibernate(host, sandbox)).json["state"] == "hibernated"
+
+
 async def test_the_golden_memory_is_in_the_store_once(tmp_path: Path) -> None:
     async with open_host(tmp_path) as host:
         for _ in range(3):
