@@ -236,7 +236,7 @@ async def test_a_drain_pauses_everything_and_lets_nothing_in(tmp_path: Path) -> 
         assert (await host.admin("GET", "/admin/status")).json["draining"] is True
 
         assert (await host.admin("POST", "/admin/undrain")).json == {"draining": False}
-        assert (await host.ask("GET", "/readyz")).json == {"ready": True}
+        assert (await host.ask("GET", "/readyz")).json["ready"] is True
         assert (await host.exec(made[0], "echo on")).status == 200
         told = [(row.action, row.detail) for row in await host.audit(owner="operator")]
         assert told == [("host.drain", {"mode": "pause"}), ("host.undrain", {})]

@@ -14,7 +14,7 @@ import zstandard
 
 from contract.models import Caller
 from poold.errors import Exists
-from poold.hibernate import Damaged
+from poold.hibernate import Damaged, NotOurs
 from poold.ledger import leftovers
 from poold.store.errors import Unreachable
 from tests.unit.poold.poold_fake_engine import FakeEngine
@@ -574,6 +574,9 @@ async def test_a_manifest_whose_sandbox_makes_no_sense_is_refused(tmp_path: Path
         facts = orjson.loads((await store.get(key)).data)
         for name, value in (("owner", 7), ("rules", {"x": 1}), ("shape", {}), ("network", 5), ("metadata", {"a": 1})):
             row = {**facts["row"], name: value}
-            await store.put(key, orjson.dumps({**facts, "row": row, "sandbox": "sb-0000000000000000"}))
+            await store.put(key, orjson.dumps({**facts, "row": row}))
             with pytest.raises(Damaged, match="makes no sense"):
                 await host.sandboxes.hibernation.import_hibernated(key, Caller())
+        await store.put(key, orjson.dumps({**facts, "sandbox": "sb-0000000000000000"}))
+        with pytest.raises(NotOurs, match="elsewhere"):
+            await host.sandboxes.hibernation.import_hibernated(key, Caller())
