@@ -107,6 +107,8 @@ class Depot:
         """The sandbox whose manifest is in the store under `key`, for a host that never heard of it."""
         data = await self._read(key)
         whole = self._ours(key, manifest.decode_manifest(key, data))
+        if not key.startswith(f"{FOLDER}/{whole.sandbox}/"):
+            raise NotOurs(key, f"it is of sandbox {whole.sandbox} and stands elsewhere")
         found = Hibernated(key, hashlib.sha256(data).hexdigest(), whole.stored_bytes + len(data), whole.at_ms)
         more = {"id": whole.sandbox, "machine": whole.machine, "generation": whole.generation, "hibernated": found}
         return rows.decode(key, whole.row, **more)

@@ -16,6 +16,7 @@ from poold.hibernate.errors import Damaged, NotOurs
 FORMAT = 1
 FILE = "manifest"
 PART = re.compile(r"[a-z]{1,16}-[0-9]{5}")
+ID = re.compile(r"[a-z]{2}-[a-z0-9]{1,32}")  # of a sandbox and of a machine, whose folder has this name
 AT = re.compile(r"[0-9a-f]{16}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_PART = 16 << 20  # bytes of one object
@@ -113,9 +114,11 @@ def _decoded(key: str, data: bytes, read: Callable[[Any], T]) -> T:
 
 
 def _manifest(facts: Any) -> Manifest:
-    texts = {name: _text(facts[name]) for name in ("cluster", "sandbox", "machine", "engine")}
     return Manifest(
-        **texts,
+        cluster=_text(facts["cluster"]),
+        sandbox=_matching(ID, facts["sandbox"]),
+        machine=_matching(ID, facts["machine"]),
+        engine=_text(facts["engine"]),
         generation=_number(facts["generation"], MAX_BYTES),
         at_ms=_number(facts["at_ms"], 1 << 53),
         facts=dict(facts["facts"].items()),

@@ -32,6 +32,7 @@ log = logging.getLogger("poold.sandboxes")
 T = TypeVar("T")
 
 SWEEP_S = 3600.0
+REST_S = 300.0  # after a hibernation that failed: all of it may have to be sent again
 RETRY_S = 60.0  # after a sweep that failed: the store may be away
 
 
@@ -53,6 +54,7 @@ class Hibernation:
         self._is_stopping = False
         self._under_way: set[asyncio.Task[Any]] = set()
         self._to_sweep = asyncio.Event()
+        self._failed: set[str] = set()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -75,8 +77,10 @@ class Hibernation:
 
     async def put(self, sandbox: Sandbox, caller: Caller, why: str) -> Sandbox:
         """Put a paused sandbox into the store and free its disk. If this fails before that is written, it is paused."""
+        self._failed.add(sandbox.id)
         with self._means.timing(self._means.metrics.hibernate_seconds):
             hibernated = await self._stoppable(self._put(sandbox, caller, why))
+        self._failed.discard(sandbox.id)
         with contextlib.suppress(WarrenError):  # it is tried again, and said, by who ends machines
             await self._means.pool.remove(sandbox.machine or "")
         return hibernated
@@ -103,6 +107,13 @@ class Hibernation:
         if sandbox.hibernated is None:
             raise WrongState(f"sandbox {sandbox.id} is {sandbox.state}, not in the store", state=sandbox.state)
         return await self.depot(sandbox.id).drive(sandbox.hibernated)
+
+    def rests_s(self, sandbox_id: str) -> float:
+        """How long to wait before what should come by itself is tried again. Of each failure this tells once."""
+        if sandbox_id not in self._failed:
+            return 0.0
+        self._failed.discard(sandbox_id)
+        return REST_S
 
     def sweep_soon(self) -> None:
         """Somebody may have left something in the store."""

@@ -359,9 +359,9 @@ class Sandboxes(Settings):
             at_ms = step.at_ms if live is None else max(step.at_ms, live.rests_until_ms)
             self._timers.set(sandbox.id, (at_ms - self.now_ms()) / 1000)
 
-    def _again(self, sandbox_id: str) -> None:
+    def _again(self, sandbox_id: str, after_s: float = RETRY_S) -> None:
         """Look at the sandbox again soon: something that has to be could not be."""
-        self._timers.set(sandbox_id, RETRY_S)
+        self._timers.set(sandbox_id, after_s)
 
     async def _act(self, sandbox_id: str) -> None:
         """Do what is due. If it cannot be done now, try again: a deadline that passed is not forgotten."""
@@ -373,7 +373,7 @@ class Sandboxes(Settings):
             pass  # it failed or was stopped at the same moment
         except WarrenError as error:
             log.error("a step that was due failed", extra={"sandbox": sandbox_id, "why": str(error)})
-            self._again(sandbox_id)
+            self._again(sandbox_id, max(RETRY_S, self.hibernation.rests_s(sandbox_id)))
 
     async def _hear(self, sandbox_id: str) -> None:
         """Ask the guest of a sandbox that seems idle: only it knows of output that nobody reads."""

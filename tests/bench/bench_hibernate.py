@@ -6,7 +6,7 @@ python -m tests.bench.bench_hibernate [rounds]        Needs root; prints `name=v
 `resume_s` is on another host, which has neither the machine nor its golden memory, from the request to the guest's
 answer. The plain way has the same memory and the same disk in the same run: the files that a machine would have
 as a whole (memory with the changed pages in it, devices, disk) through `zstd -1` on all processors into a folder,
-synced, and out again.
+synced, and out again; nothing is read back, sent or started there.
 """
 
 import contextlib

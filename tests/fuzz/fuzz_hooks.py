@@ -29,7 +29,7 @@ CHANGING = ("create_sandbox", "destroy_sandbox", "pause_sandbox", "create_key", 
 MAKING_TASKS = ("create_task", "retry_task", "create_job")
 # Of a task that is right: work that is over soon, in a small machine, by the agent that every machine has.
 SOON = {"agent": "mock", "caps": {"steps": 5, "wall_sec": 5}, "keep_minutes": 0, "image": "minimal"}
-TIMES = ("timeout_sec", "idle_sec", "paused_sec")
+TIMES = ("timeout_sec", "idle_sec", "hibernate_sec", "paused_sec")
 SIZES = ("memory_mb", "disk_mb")
 
 living: deque[str] = deque([os.environ["WARREN_FUZZ_SANDBOX"]])

@@ -14,7 +14,7 @@ import zstandard
 
 from contract.models import Caller
 from poold.errors import Exists
-from poold.hibernate import Damaged
+from poold.hibernate import Damaged, NotOurs
 from poold.ledger import leftovers
 from poold.store.errors import Unreachable
 from tests.unit.poold.poold_fake_engine import FakeEngine
@@ -162,6 +162,22 @@ async def test_by_its_rule_it_goes_to_the_store_after_so_long_in_pause_and_is_de
         host.sandboxes.wait_for(await host.sandboxes.get(sandbox))
         await host.until_state(sandbox, "stopped")
         await swept(host, tmp_path)
+
+
+async def test_one_that_cannot_hibernate_by_itself_is_not_tried_again_at_once(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create(hibernate_sec=1)
+        host.engine.broken.add("parts")
+        await pause(host, sandbox)
+        host.clock.advance(2)
+        host.sandboxes.wait_for(await host.sandboxes.get(sandbox))
+        await host.until(lambda: host.engine.calls["parts"] == 1)
+        await host.sandboxes.at_rest(sandbox)
+        await host.until(lambda: sandbox in host.sandboxes._timers._handles)
+        due_s = host.sandboxes._timers._handles[sandbox].when() - asyncio.get_running_loop().time()
+        assert due_s > 100
+        host.engine.broken.clear()
+        assert (await hibernate(host, sandbox)).json["state"] == "hibernated"
 
 
 async def test_the_golden_memory_is_in_the_store_once(tmp_path: Path) -> None:
@@ -558,6 +574,9 @@ async def test_a_manifest_whose_sandbox_makes_no_sense_is_refused(tmp_path: Path
         facts = orjson.loads((await store.get(key)).data)
         for name, value in (("owner", 7), ("rules", {"x": 1}), ("shape", {}), ("network", 5), ("metadata", {"a": 1})):
             row = {**facts["row"], name: value}
-            await store.put(key, orjson.dumps({**facts, "row": row, "sandbox": "sb-0000000000000000"}))
+            await store.put(key, orjson.dumps({**facts, "row": row}))
             with pytest.raises(Damaged, match="makes no sense"):
                 await host.sandboxes.hibernation.import_hibernated(key, Caller())
+        await store.put(key, orjson.dumps({**facts, "sandbox": "sb-0000000000000000"}))
+        with pytest.raises(NotOurs, match="elsewhere"):
+            await host.sandboxes.hibernation.import_hibernated(key, Caller())

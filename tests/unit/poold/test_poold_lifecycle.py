@@ -16,6 +16,7 @@ RULES = st.builds(
     timeout_sec=SECONDS,
     on_timeout=st.sampled_from(["pause", "destroy"]),
     idle_sec=st.none() | SECONDS,
+    hibernate_sec=st.none() | SECONDS,
     paused_sec=st.none() | SECONDS,
     auto_resume=st.booleans(),
 )
@@ -34,13 +35,14 @@ ACTIVITIES = st.none() | st.builds(Activity, last_ms=MOMENTS, is_busy=st.boolean
 
 
 @given(SANDBOXES, ACTIVITIES)
-def test_only_what_runs_or_is_paused_has_something_before_it(sandbox: Sandbox, activity: Activity | None) -> None:
+def test_only_what_runs_or_sleeps_has_something_before_it(sandbox: Sandbox, activity: Activity | None) -> None:
     step = following(sandbox, activity, now_ms=0)
     if step is not None:
         assert (sandbox.state, step.why) in {
             (State.RUNNING, "timeout"),
             (State.RUNNING, "idle"),
             (State.PAUSED, "paused"),
+            (State.HIBERNATED, "paused"),
         }
 
 
@@ -86,7 +88,19 @@ def test_a_timeout_that_is_due_comes_before_all_else(
 @given(SANDBOXES, ACTIVITIES)
 def test_a_paused_one_goes_only_if_its_rules_say_so(sandbox: Sandbox, activity: Activity | None) -> None:
     sandbox = replace(sandbox, state=State.PAUSED)
+    spans = {"destroy": sandbox.rules.paused_sec, "hibernate": sandbox.rules.hibernate_sec}
+    moments = {action: span for action, span in spans.items() if span is not None and sandbox.paused_ms is not None}
     step = following(sandbox, activity, now_ms=0)
+    if not moments:
+        assert step is None
+    else:
+        first = min(moments, key=lambda action: moments[action])  # of two at one moment the end comes first
+        assert step == Next(first, (sandbox.paused_ms or 0) + 1000 * moments[first], "paused")
+
+
+@given(SANDBOXES, ACTIVITIES)
+def test_one_in_the_store_is_destroyed_after_as_long_as_on_disk(sandbox: Sandbox, activity: Activity | None) -> None:
+    step = following(replace(sandbox, state=State.HIBERNATED), activity, now_ms=0)
     if sandbox.rules.paused_sec is None or sandbox.paused_ms is None:
         assert step is None
     else:
