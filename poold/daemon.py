@@ -55,7 +55,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
     carrying = Carrying()
     async with (
         joined(config, metrics, stop, restore=partial(_restore, config), take_over=carrying.take_over) as cluster,
-        open_ledger(config, metrics, sources.now_ms, epoch=cluster.epoch) as opened,
+        open_ledger(config, metrics, sources.now_ms, epoch=cluster.epoch, check=cluster.membership.check) as opened,
         open_ground(config, opened.ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
         open_proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources) as proxies,
         open_depot(

@@ -20,9 +20,16 @@ class Opened:
 
 @contextlib.asynccontextmanager
 async def open_ledger(
-    config: Config, metrics: Metrics, now_ms: Callable[[], int], *, epoch: int | None
+    config: Config,
+    metrics: Metrics,
+    now_ms: Callable[[], int],
+    *,
+    epoch: int | None,
+    check: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Opened]:
     """The ledger, brought to this program's version. Its replica is that of `epoch`; without one there is none.
+
+    `check` raises `Fenced` when this host has lost its lease: nothing is acknowledged from then on.
 
     In durability `replicated` the store has all of it before the block begins.
     """
@@ -34,7 +41,7 @@ async def open_ledger(
     async with _replica(config, metrics, now_ms, epoch) as replica:
         way = None
         if replica is not None:
-            way = Replication(replica.cover, config.durability == "replicated", lambda: replica.why)
+            way = Replication(replica.cover, config.durability == "replicated", lambda: replica.why, check)
         async with Ledger.open(config.ledger_path, observe=committed, replication=way) as ledger:
             _measure(metrics, ledger, replica)
             yield Opened(ledger, replica)

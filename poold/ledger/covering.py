@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from poold.errors import LedgerError
+from poold.errors import Fenced, LedgerError
 from poold.ledger.events import NEWEST
 from poold.ledger.writer import Committed, Outcome, acknowledge
 from poold.lifetimes import beside, finish
@@ -32,6 +32,8 @@ class Replication:
     cover: Callable[[], Awaitable[None]]
     holds: bool  # acknowledgements wait for it
     why: Callable[[], str] = lambda: "it does not answer"  # it takes so long
+    # Raises `Fenced` if another host may read the replica by now: what it gets from then on counts for nothing.
+    check: Callable[[], None] = lambda: None
 
 
 @dataclass
@@ -109,17 +111,21 @@ class Covering:
             raise LedgerError("replicating", "the ledger", hint=hint) from None
 
     async def _keep(self) -> None:
-        while True:
-            await self._more.wait()
-            await self._once()
-            if not self._replication.holds:
-                await asyncio.sleep(RELAXED_S)
+        """Until this host is fenced: then nobody is told of anything more, and what waits fails at the end."""
+        with contextlib.suppress(Fenced):
+            while True:
+                await self._more.wait()
+                await self._once()
+                if not self._replication.holds:
+                    await asyncio.sleep(RELAXED_S)
 
     async def _once(self) -> None:
         self._more.clear()
         if self._under_way is None:  # else a call for it was given up
             self._under_way, self._collected = self._collected, None
+        self._replication.check()
         await self._replication.cover()
+        self._replication.check()  # whoever reads the replica now has all of it
         covered, self._under_way = self._under_way, None
         if covered is not None:
             self._events = max(self._events, covered.newest)
@@ -127,7 +133,7 @@ class Covering:
 
     async def _end(self) -> None:
         """Cover what is left, but do not wait for ever."""
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, Fenced):
             async with asyncio.timeout(END_S):
                 while self._under_way or self._collected:
                     await self._once()

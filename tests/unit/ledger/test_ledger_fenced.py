@@ -1,0 +1,60 @@
+"""What a replica gets from a host that has lost its lease counts for nothing, and is acknowledged to nobody."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from poold.errors import Fenced, LedgerError
+from poold.ledger import Ledger, sandboxes
+from poold.ledger.covering import Replication
+from tests.unit.ledger.rows import box
+
+
+class Lease:
+    """A lease that is lost at a moment of the test's choice."""
+
+    def __init__(self) -> None:
+        self.is_held = True
+        self.covers = 0
+        self.may_cover = asyncio.Event()
+        self.may_cover.set()
+
+    def check(self) -> None:
+        if not self.is_held:
+            raise Fenced("lost")
+
+    async def cover(self) -> None:
+        self.covers += 1
+        await self.may_cover.wait()
+
+    def replication(self) -> Replication:
+        return Replication(self.cover, holds=True, check=self.check)
+
+
+async def test_a_write_whose_sync_ends_after_the_lease_was_lost_is_not_acknowledged(tmp_path: Path) -> None:
+    lease = Lease()
+    async with Ledger.open(tmp_path / "ledger.db", replication=lease.replication()) as ledger:
+        await ledger.write(lambda db: sandboxes.add(db, box(1)))
+        lease.may_cover.clear()
+        writing = asyncio.ensure_future(ledger.write(lambda db: sandboxes.add(db, box(2))))
+        before = lease.covers
+        async with asyncio.timeout(10):
+            while lease.covers == before:
+                await asyncio.sleep(0)
+        lease.is_held = False
+        lease.may_cover.set()
+    with pytest.raises(LedgerError, match="closed before the store had it"):
+        await writing
+
+
+async def test_a_ledger_of_a_host_that_lost_its_lease_is_closed_without_waiting_for_the_store(tmp_path: Path) -> None:
+    lease = Lease()
+    async with Ledger.open(tmp_path / "ledger.db", replication=lease.replication()) as ledger:
+        lease.is_held = False
+        lease.may_cover.clear()  # the store never answers again
+        writing = asyncio.ensure_future(ledger.write(lambda db: sandboxes.add(db, box(1))))
+        await asyncio.sleep(0)
+    with pytest.raises(LedgerError, match="closed before the store had it"):
+        await writing
+    assert lease.covers == 1  # the one before it was lost
