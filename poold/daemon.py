@@ -66,15 +66,8 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
         if membership.keeper is not None and ground.cgroups is not None:
             await membership.keeper.also_kill(ground.cgroups.homes())
         watch = Watch(config.state_dir, metrics, _thresholds(config))
-        pool = Pool(
-            ground.engine,
-            ground.images,
-            _places(config, ground, sources, proxies),
-            sizes=config.pool,
-            gate=partial(_gate, membership.check, watch.gate),
-            observe=metrics.guest_call_seconds.observe,
-            outfit=ground.outfit,
-        )
+        gate = partial(_gate, membership.check, watch.gate)
+        pool = _pool(config, ground, _places(config, ground, sources, proxies), metrics, gate)
         means = Means(ledger, pool, ground.images, sources, metrics, _network(config, clients), depot)
         async with (
             pool.running(),
@@ -83,14 +76,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
             upkeep(ledger, config, sources.now_ms),
         ):
             await reconcile.take_over(todo, means, host, ground.slot_of, recovery)
-            facts = _facts(config, ground, sources, cluster.shared)
-            keys = None if config.pki is None else config.pki.tickets
-            tickets = Tickets(config.name, keys, now_ms=sources.now_ms)
-            refusals = Refusals(ledger, metrics, now_ms=sources.now_ms)
-            async with (
-                _tasks_store(config, cluster.shared) as store,
-                (await _tasks(config, means, host, store, cluster.shared)).running() as tasks,
-            ):
+            async with _open_tasks(config, means, host, cluster.shared) as tasks:
                 carrying.begin(_heir(config, means, host, tasks))
                 found = Services(
                     host,
@@ -101,9 +87,9 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
                     ground.cgroups,
                     watch,
                     recovery,
-                    facts,
-                    tickets,
-                    refusals,
+                    _facts(config, ground, sources, cluster.shared),
+                    _tickets(config, sources),
+                    Refusals(ledger, metrics, now_ms=sources.now_ms),
                     tasks,
                     replica=opened.replica,
                     membership=membership,
@@ -120,14 +106,26 @@ async def _serve(config: Config, found: Services, stop: asyncio.Event, ready: Ca
         log.info("stopping")
 
 
+def _pool(config: Config, ground: Ground, places: Places, metrics: Metrics, gate: Callable[[], None]) -> Pool:
+    observe = metrics.guest_call_seconds.observe
+    return Pool(
+        ground.engine, ground.images, places, sizes=config.pool, gate=gate, observe=observe, outfit=ground.outfit
+    )
+
+
+def _tickets(config: Config, sources: Sources) -> Tickets:
+    return Tickets(config.name, None if config.pki is None else config.pki.tickets, now_ms=sources.now_ms)
+
+
 @contextlib.asynccontextmanager
-async def _tasks_store(config: Config, shared: Shared | None) -> AsyncIterator[Store]:
-    """Where checkpoints of tasks are: in what hosts share, or on this host's own disk."""
-    if shared is not None:
-        yield shared.store
-    else:
-        async with open_folder(config.tasks.store) as folder:
-            yield folder
+async def _open_tasks(config: Config, means: Means, host: Sandboxes, shared: Shared | None) -> AsyncIterator[Tasks]:
+    """Checkpoints are in what hosts share; of a host that is alone, on its own disk."""
+    async with contextlib.AsyncExitStack() as stack:
+        if shared is None:
+            store: Store = await stack.enter_async_context(open_folder(config.tasks.store))
+        else:
+            store = shared.store
+        yield await stack.enter_async_context((await _tasks(config, means, host, store, shared)).running())
 
 
 async def _tasks(config: Config, means: Means, host: Sandboxes, store: Store, shared: Shared | None) -> Tasks:
