@@ -81,7 +81,7 @@ def test_who_drops_its_environment_and_its_session_is_killed_with_its_group(grou
 def test_an_ordinary_user_cannot_leave_its_group(groups: Groups) -> None:
     group = groups.make("one")
     outside = f"{os.path.dirname(group.path)}/cgroup.procs"
-    pid = start(group, f"echo 0 > {outside}; exec sleep 610")
+    pid = start(group, f"exec 2> /dev/null; echo 0 > {outside}; exec sleep 610")
     until(lambda: members(group) == ["sleep 610"])
     group.kill()
     os.waitpid(pid, 0)
@@ -98,3 +98,9 @@ def test_groups_in_which_nobody_lives_are_removed_with_the_next(groups: Groups) 
     used.kill()
     os.waitpid(pid, 0)
     until(lambda: members(used) == [])
+
+
+def test_a_group_that_was_taken_away_is_killed_without_a_word(groups: Groups) -> None:
+    group = groups.make("gone")
+    Path(group.path).rmdir()
+    group.kill()
