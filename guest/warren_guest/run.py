@@ -54,7 +54,7 @@ class Order:
 
 
 class Rest(Protocol):
-    """The agent and all that it started, wherever that went. Blocks for a moment; raises `OSError` if it is gone."""
+    """The agent and all that it started, wherever that went. Blocks for a moment; succeeds if there is none."""
 
     def kill(self) -> None: ...
 
@@ -147,8 +147,7 @@ class Run:
 
         def release() -> None:
             self._is_held = False
-            with contextlib.suppress(OSError):  # its group is gone with it
-                rest.thaw()
+            rest.thaw()
 
         await self._heard()  # so that it does not stand still while git looks at its last change
         self._is_held = True

@@ -18,7 +18,7 @@ from warren_guest.agents.codex import Codex
 from warren_guest.agents.cursor import Cursor
 from warren_guest.agents.mock import Mock
 from warren_guest.agents.usage import Meter
-from warren_guest.errors import RefusedError, refusal_of
+from warren_guest.errors import RefusedError
 from warren_guest.groups import Group, Groups
 from warren_guest.output import Reader
 from warren_guest.processes import Process, Processes, Start
@@ -174,10 +174,10 @@ class Runs:
 
     def _group(self, name: str) -> Group | None:
         """A group for what a run starts; without one it is found by its environment, unless that is dropped."""
-        try:
-            return None if self._groups is None else self._groups.make(name)
-        except OSError as exc:
-            raise refusal_of(exc, "a group of processes") from exc
+        if self._groups is not None:
+            with contextlib.suppress(OSError):  # the superuser of the machine has taken them away
+                return self._groups.make(name)
+        return None
 
     async def _spawn(
         self, command: Command, place: Place, env: Mapping[str, str], group: Group | None

@@ -22,7 +22,10 @@ class TimersError(Exception):
 
 
 def check(measure: Callable[[], float] | None = None) -> None:
-    """Raises `TimersError` if no timer came in time. Waits without a timer, as there may be none."""
+    """Raises `TimersError` if no timer came in time. Waits without a timer, as there may be none.
+
+    For a process that has one thread yet: the alarm of a timer goes to any that lets it in, and ends the process.
+    """
     measure = measure or lateness
     best = _GIVEN_UP_S
     for _ in range(_TRIES):

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,8 +82,32 @@ def test_who_drops_its_environment_and_its_session_is_killed_with_its_group(grou
 def test_an_ordinary_user_cannot_leave_its_group(groups: Groups) -> None:
     group = groups.make("one")
     outside = f"{os.path.dirname(group.path)}/cgroup.procs"
-    pid = start(group, f"echo 0 > {outside}; exec sleep 610")
+    pid = start(group, f"exec 2> /dev/null; echo 0 > {outside}; exec sleep 610")
     until(lambda: members(group) == ["sleep 610"])
+    group.kill()
+    os.waitpid(pid, 0)
+    until(lambda: members(group) == [])
+
+
+@pytest.fixture
+def ticks() -> Iterator[Path]:
+    """A file that anybody may write to."""
+    with tempfile.NamedTemporaryFile(prefix="warren-ticks-") as file:
+        Path(file.name).chmod(0o666)
+        yield Path(file.name)
+
+
+def test_who_is_frozen_stands_still_whatever_it_did_to_hide_and_then_goes_on(groups: Groups, ticks: Path) -> None:
+    group = groups.make("one")
+    counts = f"setsid env -i sh -c 'while :; do echo >> {ticks}; done' >/dev/null 2>&1 & exec sleep 612"
+    pid = start(group, counts)
+    until(lambda: ticks.stat().st_size > 0)
+    group.freeze()
+    before = ticks.stat().st_size
+    time.sleep(0.2)
+    assert ticks.stat().st_size == before
+    group.thaw()
+    until(lambda: ticks.stat().st_size > before)
     group.kill()
     os.waitpid(pid, 0)
     until(lambda: members(group) == [])
@@ -98,3 +123,9 @@ def test_groups_in_which_nobody_lives_are_removed_with_the_next(groups: Groups) 
     used.kill()
     os.waitpid(pid, 0)
     until(lambda: members(used) == [])
+
+
+def test_a_group_that_was_taken_away_is_killed_without_a_word(groups: Groups) -> None:
+    group = groups.make("gone")
+    Path(group.path).rmdir()
+    group.kill()
