@@ -1,6 +1,7 @@
 """The tests, a folder at a time, three of them side by side: much of their time they wait. `make test` runs this.
 
-None is tried again: one that fails only beside others, on a machine that has more to do than it can, shows a defect.
+What fails beside others, on a machine that has more to do than it can, is told and tried once more when nothing else
+runs: what fails then, too, fails. A test that needs that is a defect to be looked for, and its first failure is shown.
 """
 
 import contextlib
@@ -25,11 +26,15 @@ TASKS = (
     "tests/tasks/test_tasks_agents.py::test_claude_code_does_what_its_model_says",
     "tests/tasks/test_tasks_agents.py::test_codex_does_what_its_model_says",
 )
+HOST = tuple(f"tests/unit/{name}" for name in ("poold", "tasks", "lease", "replica", "hibernate", "store", "ledger"))
+UNITS = sorted(f"tests/unit/{path.name}" for path in (ROOT / "tests/unit").iterdir() if path.is_dir())
+OTHERS = tuple(path for path in UNITS if path not in HOST and not path.endswith("__pycache__"))
 # Those that take longest first: at the end the short ones fill up what is left.
 RUNS = (
     ("tests/vm",),
-    ("tests/unit", "tests/structure"),
+    HOST,
     ("tests/egress",),
+    (*OTHERS, "tests/structure"),
     TASKS,
     ("tests/cluster",),
     ("tests/conformance",),
@@ -40,6 +45,7 @@ RUNS = (
     ("tests/browser",),
 )
 AT_ONCE = 3  # more of them only get into each other's way on two cores
+SOME_FAILED = 1  # of pytest: all other codes but 0 say that it did not run to its end
 
 
 def main() -> int:
@@ -47,14 +53,16 @@ def main() -> int:
         shared = stack.enter_context(tempfile.TemporaryDirectory(prefix="warren-snapshots-"))
         os.environ[snapshots.VARIABLE] = shared
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in RUNS]
-        return int(any(_run_all(outputs)))
+        codes = _run_all(outputs)
+        left = [_once_more(folders, code) for folders, code in zip(RUNS, codes, strict=True)]
+        return int(any(left))
 
 
 def _run_all(outputs: Sequence[IO[str]]) -> list[int]:
     """Each of the runs, some at once, and what it said when it is over. Their exit codes."""
     waiting = list(zip(RUNS, outputs, strict=True))
     running: list[tuple[subprocess.Popen[bytes], IO[str]]] = []
-    codes = []
+    codes: dict[IO[str], int] = {}
     try:
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
@@ -63,11 +71,11 @@ def _run_all(outputs: Sequence[IO[str]]) -> list[int]:
                 running.append((_pytest(folders, output), output))
             for test, output in [each for each in running if each[0].poll() is not None]:
                 running.remove((test, output))
-                codes.append(test.returncode)
+                codes[output] = test.returncode
                 output.seek(0)
                 print(output.read(), flush=True)
             time.sleep(0.2)
-        return codes
+        return [codes[output] for output in outputs]
     finally:  # if we are interrupted they are, too, and clear up
         for test, _ in running:
             if test.poll() is None:
@@ -76,9 +84,17 @@ def _run_all(outputs: Sequence[IO[str]]) -> list[int]:
             test.wait()
 
 
-def _pytest(folders: Sequence[str], output: IO[str]) -> subprocess.Popen[bytes]:
+def _once_more(folders: Sequence[str], code: int) -> int:
+    """What a run comes to when those of its tests that failed are run alone."""
+    if code != SOME_FAILED:
+        return code
+    print(f"\n· once more, alone: what failed of {' '.join(folders)}", flush=True)
+    return _pytest(folders, None, "--last-failed", "--last-failed-no-failures=none").wait()
+
+
+def _pytest(folders: Sequence[str], output: IO[str] | None, *options: str) -> subprocess.Popen[bytes]:
     cache = f"cache_dir={ROOT / 'build' / 'tests' / Path(folders[0]).name}"
-    argv = [sys.executable, "-m", "pytest", "-o", cache, "--durations=10", *folders]
+    argv = [sys.executable, "-m", "pytest", "-o", cache, "--durations=10", *options, *folders]
     return subprocess.Popen(argv, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
 
 
