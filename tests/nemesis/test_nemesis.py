@@ -130,7 +130,8 @@ def _tell(load: Load, nemesis: Nemesis, facts: Facts, calm_s: float) -> None:
     told: dict[str, object] = {f"fault_{name}": count for name, count in sorted(nemesis.counts.items())}
     told |= {"seed": SEED, "lasted_s": LASTS_S, "calm_after_s": f"{calm_s:.1f}"}
     told |= {"tasks": len(load.tasks), "sandboxes": len(load.sandboxes), "requests": load.requests}
-    told |= {"requests_unanswered": load.unanswered, "events": sum(task.last for task in load.tasks)}
+    told |= {"refused_tickets": load.refused_tickets, "requests_unanswered": load.unanswered}
+    told |= {"events": sum(task.last for task in load.tasks)}
     told |= {"connections_of_followers": sum(task.connections for task in load.tasks)}
     told |= {"effects": sum(each.is_made for each in facts.attempts), "attempts": len(facts.attempts)}
     told |= {"takeovers": sum(_takings(facts)), "ended_by_themselves": len(nemesis.place.ended)}
