@@ -18,11 +18,12 @@ from poold.ledger.driver import sqlite3
 from tests.cluster.cluster import GATEWAYS
 from tests.nemesis.place import STORE, Place
 
-LONGEST_S, SHORTEST_S = 14.0, 2.0  # of a fault: some are over before a lease is, others are not
-REST_S = 4.0  # at most, between two of one hand
+AT_HOST_S, HOST_REST_S = (2.0, 14.0), (0.0, 4.0)  # some are over before a lease is, others are not
+AT_STORE_S, STORE_REST_S = (1.0, 6.0), (4.0, 14.0)  # what all hosts have in common: they must get on in between
 CLOCK_S = 30
-SLOW_S = (0.2, 1.5)
+SLOW_S = (0.1, 0.5)
 
+Span = tuple[float, float]
 Fault = Callable[[Place, str, random.Random], AbstractContextManager[None]]
 
 
@@ -164,7 +165,7 @@ class Nemesis:
     stop: threading.Event = field(default_factory=threading.Event)
     failed: list[BaseException] = field(default_factory=list)
 
-    def hand(self, faults: dict[str, Fault], victims: Sequence[str]) -> None:
+    def hand(self, faults: dict[str, Fault], victims: Sequence[str], lasts: Span, rests: Span) -> None:
         """One fault after the other, each kind once before any comes again. When it stops, all is undone."""
         chance = random.Random(f"{self.seed}-{sorted(faults)[0]}")
         deck: list[str] = []
@@ -173,7 +174,7 @@ class Nemesis:
                 if not deck:
                     deck = chance.sample(sorted(faults), len(faults))
                 name, victim = deck.pop(), chance.choice(victims)
-                lasts_s, rest_s = chance.uniform(SHORTEST_S, LONGEST_S), chance.uniform(0, REST_S)
+                lasts_s, rest_s = chance.uniform(*lasts), chance.uniform(*rests)
                 self._note(name, victim, lasts_s)
                 with faults[name](self.place, victim, chance):
                     self.stop.wait(lasts_s)
@@ -190,7 +191,10 @@ class Nemesis:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        hands = [(AT_HOSTS, self.place.hosts_here), (ELSEWHERE, GATEWAYS)]
+        hands = [
+            (AT_HOSTS, self.place.hosts_here, AT_HOST_S, HOST_REST_S),
+            (ELSEWHERE, GATEWAYS, AT_STORE_S, STORE_REST_S),
+        ]
         threads = [threading.Thread(target=self.hand, args=each) for each in hands]
         for thread in threads:
             thread.start()
