@@ -144,6 +144,11 @@ ELSEWHERE: dict[str, Fault] = {
     "lost_replies": store_that_loses_replies,
     "done_and_503": store_that_does_it_and_answers_503,
 }
+OFTEN = ("kill_host",)  # twice in each turn of the others
+
+
+def shuffled(chance: random.Random, names: Sequence[str]) -> list[str]:
+    return chance.sample(names, len(names))
 
 
 @dataclass(frozen=True)
@@ -166,13 +171,13 @@ class Nemesis:
     failed: list[BaseException] = field(default_factory=list)
 
     def hand(self, faults: dict[str, Fault], victims: Sequence[str], lasts: Span, rests: Span) -> None:
-        """One fault after the other, each kind once before any comes again. When it stops, all is undone."""
+        """One fault after the other, each kind before any comes again. When it stops, all is undone."""
         chance = random.Random(f"{self.seed}-{sorted(faults)[0]}")
         deck: list[str] = []
         try:
             while not self.stop.is_set():
                 if not deck:
-                    deck = chance.sample(sorted(faults), len(faults))
+                    deck = shuffled(chance, [*faults, *(name for name in faults if name in OFTEN)])
                 name, victim = deck.pop(), chance.choice(victims)
                 lasts_s, rest_s = chance.uniform(*lasts), chance.uniform(*rests)
                 self._note(name, victim, lasts_s)

@@ -187,12 +187,18 @@ class Place(Cluster):
         subprocess.run(self.net.inside(name, ["nft", "-f", "-"]), input=rules.encode(), check=True)
 
     def mount(self, name: str) -> None:
-        self.state(name).mkdir(parents=True)
-        size = f"size={DISK_MB}m,mode=0700"
-        subprocess.run(["mount", "-t", "tmpfs", "-o", size, "warren-nemesis", self.state(name)], check=True)
+        """Machines have a disk of their own: a full one is that of poold, and not what an agent works on."""
+        for folder in self._disks(name):
+            folder.mkdir(parents=True)
+            size = f"size={DISK_MB}m,mode=0700"
+            subprocess.run(["mount", "-t", "tmpfs", "-o", size, "warren-nemesis", folder], check=True)
 
     def unmount(self, name: str) -> None:
-        subprocess.run(["umount", "--lazy", self.state(name)], check=False, capture_output=True)
+        for folder in reversed(self._disks(name)):
+            subprocess.run(["umount", "--lazy", folder], check=False, capture_output=True)
+
+    def _disks(self, name: str) -> list[Path]:
+        return [self.state(name), self.state(name) / "local"]
 
 
 class Store:
