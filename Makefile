@@ -11,7 +11,7 @@ BUILD_PACKAGES := python3 python3-venv mmdebstrap lz4 ca-certificates
 TEST_PACKAGES := nftables tmux git mount busybox-static chromium
 BENCH_PACKAGES := crun bubblewrap nginx-light wrk squid
 
-.PHONY: help up down images base-images test-images test test-unit test-faults test-fuzz test-egress test-tasks check \
+.PHONY: help up down images base-images test-images test test-unit test-faults test-fuzz test-egress test-tasks test-cluster check \
 	lint types contracts lock clean \
 	bench-create bench-density bench-slots bench-ledger bench-pause bench-hibernate bench-deaths bench-gateway bench-egress \
 	bench-tasks bench-durability bench-store bench-packages
@@ -75,6 +75,9 @@ test-egress: base-images  ## attempts to get out, 200 warm claims, real clients:
 test-tasks: test-images  ## tasks of real agents, 30 kills of their host, agents that print and keep without end (20 minutes)
 	@WARREN_TASKS_KILLS=$${WARREN_TASKS_KILLS:-30} WARREN_TASKS_PRINT_MB=$${WARREN_TASKS_PRINT_MB:-1024} \
 	  WARREN_TASKS_REAL_MB=$${WARREN_TASKS_REAL_MB:-300} $(PY) -m pytest -s tests/tasks
+
+test-cluster: .venv/.installed  ## five hosts, three gateways and an S3 server, and all that can go wrong with them (20 minutes)
+	@WARREN_NEMESIS_S=$${WARREN_NEMESIS_S:-900} $(PY) -m pytest -s tests/nemesis
 
 check: lint types contracts test  ## what a review asks for: lint, types, contracts, tests
 

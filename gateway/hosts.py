@@ -19,7 +19,7 @@ from contract.keys import Pools
 from contract.models import CreateSandbox, Shape
 from contract.network import Network
 from contract.ring import ranked
-from contract.tickets import Access
+from contract.tickets import Access, BadTicket
 from gateway.errors import HostBroken, HostSaid, HostUnreachable, not_found
 from gateway.liveness import Health, Pulse, health
 from gateway.placement import Offer, Taken, offers
@@ -220,8 +220,8 @@ class Hosts:
         max_bytes: int = MAX_JSON_BYTES,
         even_dead: bool = False,
     ) -> Answer:
-        """A small request to a host, JSON both ways. Raises `HostUnreachable`, or `HostBroken`, also for an answer of
-        more than `max_bytes`."""
+        """A small request to a host, JSON both ways. Raises `HostUnreachable`, also for one that refuses our tickets,
+        or `HostBroken`, also for an answer of more than `max_bytes`."""
         seen = self._seen.get(name)
         upstream = seen.upstream if even_dead and seen is not None else self.upstream(name)
         ticket = self._tickets.get(name, owner, access, sandbox, pools=pools, network=network)
@@ -237,7 +237,11 @@ class Hosts:
             self.failed(name)
             raise
         self.answered(name)
-        return Answer(*answer)
+        found = Answer(*answer)
+        if found.status == 401 and HostSaid(found.status, found.value).code == BadTicket.code:
+            # No fault of the client's. Nothing was done: another host may do it.
+            raise HostUnreachable(f"host {name} refuses this gateway's tickets: are their clocks right?", sent=False)
+        return found
 
     async def find(self, sandbox: str) -> str:
         """The host that has the id, of a sandbox or a task. `NotFound` if all hosts say that they never had it;

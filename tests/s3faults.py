@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import random
 import re
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -54,6 +55,7 @@ class S3Faults:
     port: int = 0  # where we listen
     seed: int = 0
     seen: list[Seen] = field(default_factory=list)
+    on_put: Callable[[str, bytes, int], None] = lambda _path, _body, _status: None  # once the server has answered
     delay_s: float = 0.0
     _rules: list[Rule] = field(default_factory=list)
     _tasks: "set[asyncio.Task[None]]" = field(default_factory=set)
@@ -136,6 +138,8 @@ class S3Faults:
         status, reply = None, b""
         if fault not in (Fault.NOT_DONE_503, Fault.DROPPED, Fault.HANGING):
             status, reply = await self._pass_on(head, body, has_body=method != b"HEAD")
+            if method == b"PUT":
+                self.on_put(path.decode(), body, status)
         self.seen.append(Seen(method.decode(), path.decode(), status, fault))
         match fault:
             case None:
@@ -182,11 +186,14 @@ async def _body(reader: Reader, head: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def open_faults(
-    upstream: int, *, port: int = 0, seed: int = 0, host: str = "127.0.0.1"
+    upstream: int, *, port: int = 0, seed: int = 0, host: str = "127.0.0.1", listener: socket.socket | None = None
 ) -> AsyncIterator[S3Faults]:
-    """The proxy, with nothing wrong yet. After the block nobody listens there."""
+    """The proxy, with nothing wrong yet; behind `listener`, if there is one. After the block nobody listens there."""
     faults = S3Faults(upstream, seed=seed)
-    server = await asyncio.start_server(faults._serve, host, port, limit=1 << 20)
+    if listener is None:
+        server = await asyncio.start_server(faults._serve, host, port, limit=1 << 20)
+    else:
+        server = await asyncio.start_server(faults._serve, sock=listener, limit=1 << 20)
     faults.port = server.sockets[0].getsockname()[1]
     try:
         yield faults

@@ -64,13 +64,22 @@ def finish(db: sqlite3.Connection, lost: Former, *, now_ms: int) -> dict[str, in
 
 
 def batches(old: sqlite3.Connection) -> Iterator[tuple[str, list[str]]]:
-    """Whom the lost ledger tells of, as (`task` or `sandbox`, ids): those that are not over first, each alone."""
+    """Whom the lost ledger tells of, as (`task` or `sandbox`, ids): those that are not over first, each alone.
+
+    A sandbox that ended under a task that goes on comes before it: the task must see that, and not make it anew.
+    """
     alive = "state NOT IN ('stopped', 'error', 'completed', 'failed')"
+    first = {
+        "sandbox": f"{alive} OR id IN (SELECT sandbox FROM tasks WHERE {alive} AND sandbox IS NOT NULL)",  # noqa: S608
+        "task": alive,
+    }
     for kind, table in (("sandbox", "sandboxes"), ("task", "tasks")):
-        for row in old.execute(f"SELECT id FROM {table} WHERE {alive} ORDER BY created_ms, id"):  # noqa: S608
+        for row in old.execute(f"SELECT id FROM {table} WHERE {first[kind]} ORDER BY created_ms, id"):  # noqa: S608
             yield kind, [row[0]]
     for kind, table in (("sandbox", "sandboxes"), ("task", "tasks")):
-        over = old.execute(f"SELECT id FROM {table} WHERE NOT ({alive}) ORDER BY created_ms DESC, id")  # noqa: S608
+        over = old.execute(
+            f"SELECT id FROM {table} WHERE NOT ({first[kind]}) ORDER BY created_ms DESC, id"  # noqa: S608
+        )
         while ids := [row[0] for row in over.fetchmany(BATCH)]:
             yield kind, ids
 

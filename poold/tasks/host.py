@@ -12,7 +12,7 @@ from contract.models import Caller
 from contract.network import Network
 from contract.task_states import FINAL, TaskEvent, TaskState, step
 from contract.tasks import CreateTask, Input, Task
-from poold.errors import Draining, Exists
+from poold.errors import Draining, Exists, LedgerError
 from poold.ledger import artifacts, retention, tasks, webhooks
 from poold.ledger.driver import Connection
 from poold.ledger.tasks import DONE, Row
@@ -111,10 +111,18 @@ class Tasks:
                 await self.tools.share_secrets(row.id, kept)
                 await self.tools.write(add)
             except BaseException:
-                await self.tools.forget_secrets(row.id)
-                self._fresh.discard(row.id)
+                if await self._is_unwritten(row.id):
+                    await self.tools.forget_secrets(row.id)
+                    self._fresh.discard(row.id)
                 raise
         self._begin(row)
+
+    async def _is_unwritten(self, task_id: str) -> bool:
+        """Whether there is surely no such task. One that nobody could acknowledge may be done yet, here or there."""
+        try:
+            return (await self.tools.read(partial(tasks.states, ids=[task_id])))[task_id] is None
+        except LedgerError:  # it was closed meanwhile
+            return False
 
     async def _must_be_new(self, task_id: str) -> None:
         """In its turn: nobody else can make it meanwhile."""
@@ -307,8 +315,10 @@ class Tasks:
 
     async def _sweep(self) -> None:
         needed = await self.tools.read(partial(_needed, since_ms=self.tools.now_ms() - RETRY_MS))
-        for task_id in await finish(asyncio.to_thread(self.tools.vault.sweep, _Either(needed, self._fresh))):
-            await self.tools.forget_secrets(task_id)
+        swept = await finish(asyncio.to_thread(self.tools.vault.sweep, _Either(needed, self._fresh)))
+        for task_id, state in (await self.tools.read(partial(tasks.states, ids=swept))).items():
+            if state is not None:  # else others may carry it on, since this host was lost: it is theirs in the store
+                await self.tools.forget_secrets(task_id)
         self._fresh -= needed | self._stale  # what was fresh the last time is a task by now, or never will be
         self._stale = set(self._fresh)
         while forgotten := await self.tools.read(retention.forgotten_files):

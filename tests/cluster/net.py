@@ -44,6 +44,10 @@ class Net:
 
         return self._there(name, connected)
 
+    def listen(self, name: str, port: int) -> socket.socket:
+        """A socket that listens on the machine `name`, for whoever runs elsewhere."""
+        return self._there(name, lambda: socket.create_server((self.addresses[name], port), backlog=512))
+
     def _link(self, name: str, state: str) -> None:
         _run(*self.inside(LAN, ["ip", "link", "set", f"to-{name}", state]))
 

@@ -149,6 +149,15 @@ def test_the_living_come_first_and_each_alone(old: sqlite3.Connection) -> None:
     assert order[4:] == [("sandbox", [box(4).id]), ("task", ["tk-bbbbbbbbbbbbbbbb"])]
 
 
+def test_a_sandbox_that_ended_under_a_living_task_comes_before_it(old: sqlite3.Connection) -> None:
+    sandboxes.move(old, box(1).id, Event.FAIL, now_ms=4, reason="its machine ended")
+    order = list(inheriting.batches(old))
+    assert order.index(("sandbox", [box(1).id])) < order.index(("task", ["tk-aaaaaaaaaaaaaaaa"]))
+    assert sorted(one for _, ids in order for one in ids) == sorted(
+        [*(box(number).id for number in (1, 2, 3, 4)), "tk-aaaaaaaaaaaaaaaa", "tk-bbbbbbbbbbbbbbbb"]
+    )
+
+
 def test_where_the_lost_chain_ended_is_kept(old: sqlite3.Connection) -> None:
     with memory() as db:
         take_all(db, old)

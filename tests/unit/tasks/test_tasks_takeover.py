@@ -1,20 +1,24 @@
 """A host is lost, and another carries its tasks on: from its ledger in the store, and from what is sealed there."""
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from poold.errors import LedgerError
 from poold.lease.members import Lost
 from poold.ledger.care import backup
+from poold.ledger.driver import Connection
+from poold.ledger.tasks import ids
 from poold.seal import Seal, new_key
 from poold.store.errors import NoObject
 from poold.store.folder import open_folder
 from poold.takeover import Heir, carry_on
 from poold.tasks.escrow import Escrow
+from poold.tasks.vault import Kept
 from tests.unit.tasks.tasks_stage import Stage, a_folder, open_stage
 
 KEY = new_key()
@@ -132,3 +136,33 @@ async def test_a_host_without_a_replica_left_nothing() -> None:
         folder = services.facts.ledger_path.parent / "takeovers"
         heir = Heir(services.ledger, folder, nothing, go_on, services.tasks.tools.now_ms)
         assert await carry_on(heir, Lost("one", 1, 2)) == {"sandboxes": 0, "tasks": 0}
+
+
+async def test_a_host_that_comes_back_empty_leaves_the_secrets_of_what_others_carry_on() -> None:
+    async with a_folder() as one, an_escrow(one / "shared") as escrow, open_stage(one) as stage:
+        use(stage, escrow)
+        tasks = stage.host.services.tasks
+        kept, theirs = Kept(env={"WORD": "ahem-4711"}), "tk-aaaaaaaaaaaaaaaa"
+        tasks.tools.vault.put(theirs, kept)  # of before: the ledger that knew it was set aside
+        await escrow.put(theirs, kept)
+        await tasks._sweep()
+        assert tasks.tools.vault.get(theirs).env == {}
+        assert (await escrow.get(theirs)).env == kept.env
+
+
+async def test_a_task_that_was_written_and_not_acknowledged_keeps_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_folder() as one, an_escrow(one / "shared") as escrow, open_stage(one) as stage:
+        use(stage, escrow)
+        ledger = stage.host.services.ledger
+        write = ledger.write
+
+        async def unheard(work: Callable[[Connection], object], *, durable: bool = True) -> object:
+            await write(work, durable=durable)
+            raise LedgerError("replicating", "a write", hint="the ledger was closed before the store had it")
+
+        monkeypatch.setattr(ledger, "write", unheard)
+        body = {"agent": "mock", "prompt": "run true", "env": {"WORD": "ahem-4711"}}
+        assert (await stage.host.ask("POST", "/v1/tasks", body)).status == 500
+        monkeypatch.undo()
+        [task] = await ledger.read(ids)
+        assert (await escrow.get(task)).env == {"WORD": "ahem-4711"}
