@@ -128,10 +128,15 @@ class Guest:
         return Verdict(answer.kind == "approve", answer.text)
 
     def environment(self, account: Account, requested: dict[str, str], *, pty: bool) -> dict[str, str]:
-        """What a process of `account` is started with. The last one wins."""
+        """What a process of `account` is started with. The last one wins.
+
+        Where the machine is a developer's own computer, its user has a home of its own: what a shell reads at its start
+        is not the developer's, and what it leaves there if it is killed is in nobody's way.
+        """
+        is_guests = account.name == self.accounts.find(None).name
         return {
             "PATH": PATH,
-            "HOME": account.home,
+            "HOME": self.session_home if is_guests else account.home,
             "USER": account.name,
             "LOGNAME": account.name,
             "SHELL": account.shell,
