@@ -99,8 +99,13 @@ async def _at_the_end(life: Life, row: Row) -> None:
     if row.task.sandbox is None:
         await finish(life)
         return
-    await find_workspace(life, row.task.sandbox)
-    await together(finish(life), watch(life, row.task.sandbox), _until_continued(life))
+    await together(_finished(life, row.task.sandbox), watch(life, row.task.sandbox), _until_continued(life))
+
+
+async def _finished(life: Life, sandbox_id: str) -> None:
+    """Its machine is waited for here, too: one that is lost meanwhile never comes, and the task may go on without."""
+    await find_workspace(life, sandbox_id)
+    await finish(life)
 
 
 async def _until_turned(life: Life) -> None:

@@ -139,7 +139,8 @@ class Load:
                     task.wrong.append(f"after {task.last}: {answer.status} {said}")
                 return
             for event in events(answer):
-                self._hear(task, event)
+                if event is not None:
+                    self._hear(task, event)
                 if task.is_over or self.over.is_set():
                     return
 
@@ -194,8 +195,8 @@ class Load:
         return not any(thread.is_alive() for thread in self._threads)
 
 
-def events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
-    """Those of a stream that are whole. One that ends in the middle of an event has not told it."""
+def events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any] | None]:
+    """Those of a stream that are whole, and None for a comment. What is cut in the middle was not told."""
     data = b""
     while line := answer.readline():
         if line.startswith(b"data: "):
@@ -203,6 +204,8 @@ def events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
         elif line == b"\n" and data:
             yield json.loads(data)
             data = b""
+        elif line.startswith(b":"):
+            yield None
 
 
 def prompt_of(key: str, chance: random.Random) -> tuple[str, dict[str, str], tuple[str, ...]]:

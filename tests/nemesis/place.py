@@ -22,7 +22,7 @@ from pathlib import Path
 from poold.devstore import BUCKET, S3Server
 from tests import snapshots
 from tests.bench.host import ROOT
-from tests.cluster.cluster import GATEWAYS, HOST_PORT, HOSTS, ME, OWNER, Cluster, until
+from tests.cluster.cluster import GATEWAYS, HOST_PORT, HOSTS, ME, OWNER, START_LIMIT_S, Cluster, until
 from tests.cluster.net import open_net
 from tests.nemesis.effects import Effects, open_effects
 from tests.nemesis.leases import Leases
@@ -279,7 +279,9 @@ def _begin(place: Place) -> None:
             place.open_port(name)
     for name in (*GATEWAYS, *place.hosts_here):
         place.start(name)
-    until(lambda: are_alive(place), limit_s=300)
+        if place.engine == "qemu" and name == place.hosts_here[0]:  # the others use what it has booted
+            until(lambda: snapshots.are_there(place.state(place.hosts_here[0])), limit_s=START_LIMIT_S)
+    until(lambda: are_alive(place), limit_s=START_LIMIT_S)
 
 
 def are_alive(place: Place) -> bool:

@@ -1,5 +1,6 @@
 """A host is lost, and another carries its tasks on: from its ledger in the store, and from what is sealed there."""
 
+import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ import pytest
 from poold.errors import LedgerError
 from poold.lease.members import Lost
 from poold.ledger.care import backup
-from poold.ledger.driver import Connection
+from poold.ledger.driver import Connection, sqlite3
 from poold.ledger.tasks import ids
 from poold.seal import Seal, new_key
 from poold.store.errors import NoObject
@@ -121,6 +122,23 @@ async def test_taken_over_twice_is_taken_over_once() -> None:
         assert await take(stage, ledger, two) == first
         assert (await stage.ended(task))["state"] == "completed"
         assert not list((two / "takeovers").iterdir())
+
+
+async def test_a_task_that_was_lost_while_its_work_was_kept_does_the_last_of_it_again() -> None:
+    async with a_folder() as one, a_folder() as two, an_escrow(two / "shared") as escrow:
+        async with open_stage(one) as stage:
+            use(stage, escrow)
+            task = await stage.create("run true\nsleep 5")
+            await stage.until(task, lambda view: view["state"] == "running" and view["phase"] == "run")
+            backup(stage.host.services.facts.ledger_path, one / "lost.db")
+        with contextlib.closing(sqlite3.connect(one / "lost.db")) as db, db:
+            end = '{"event": "complete", "reason": null}'  # its agent had ended well
+            db.execute("UPDATE tasks SET phase = 'finish', ending = ? WHERE id = ?", (end, task))
+        async with open_stage(two) as stage:
+            use(stage, escrow)
+            await take(stage, one / "lost.db", two)
+            assert (await stage.ended(task))["state"] == "completed"
+            assert "task.continued" in await stage.kinds(task)
 
 
 async def test_a_host_without_a_replica_left_nothing() -> None:
