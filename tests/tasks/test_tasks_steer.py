@@ -26,7 +26,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "tool reject": DEPLOY,
     "command approve": REMOVE,
     "command reject": REMOVE,
-    "spend": {"prompt": "tokens 100 10 0.06\nrun true\n" * 6, "approvals": {"spend_usd": 0.1}},
+    "spend": {"prompt": "tokens 100 10 0.06\nrun true\n" * 20, "approvals": {"spend_usd": 0.1}},
     "host": {
         "prompt": "run curl -sS -m 200 https://web.example.com/ -o page.txt\nrun cat page.txt",
         "approvals": {"hosts": True},
@@ -140,7 +140,7 @@ def test_spending_is_asked_about_each_time_that_so_much_more_is_spent(tasks: Tas
     assert task.say("reject", second["id"]).status == 200
     view = task.ended("stopped")
     assert view["reason"]["code"] == "stopped"
-    assert 0.2 <= view["usage"]["usd"] <= 0.31  # its machine was on disk at once
+    assert 0.2 <= view["usage"]["usd"] < 0.6  # its machine was on disk before it had spent 1.2
 
 
 def test_a_host_that_the_policy_refuses_is_asked_about(tasks: Tasks) -> None:
