@@ -1,7 +1,8 @@
 """Everything goes wrong, seeded, while tasks and sandboxes are under way; then it is made good, and all is judged.
 
 `make test-cluster` is fifteen minutes of it. `WARREN_NEMESIS_SEED` repeats a round's faults, `WARREN_NEMESIS_S` says
-how long they last, `WARREN_NEMESIS_LOGS` keeps the logs of all programs and the story of the faults in a folder.
+how long they last, `WARREN_NEMESIS_LOGS` keeps the story of the faults, what was heard
+of each task, and the logs of all programs in a folder.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ def test_whatever_goes_wrong_every_acknowledged_task_is_done_once_and_its_stream
             _tell(load, nemesis, facts, calm_s)
             problems = [*judge.wrong(facts), *load.wrong]
         finally:
-            _keep_logs(place, nemesis)
+            _keep_logs(place, nemesis, load)
     assert not problems, f"seed {SEED}:\n" + "\n".join(problems)
     assert facts.tasks, "nothing was acknowledged"
 
@@ -146,11 +147,13 @@ def _takings(facts: Facts) -> Iterator[int]:
         yield len({line[:2] for written in facts.leases if written.host == host for line in written.taken})
 
 
-def _keep_logs(place: Place, nemesis: Nemesis) -> None:
+def _keep_logs(place: Place, nemesis: Nemesis, load: Load) -> None:
     if LOGS is None:
         return
     folder = Path(LOGS)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "story").write_text("\n".join([*sorted(nemesis.story), *place.ended]))
+    heard = {f"{task.key} {task.id}": [[each.at, each.event] for each in task.heard] for task in load.tasks}
+    (folder / "heard.json").write_text(json.dumps(heard))
     for name in (*place.hosts_here, *GATEWAYS):
         shutil.copy(place.folder / name / "log", folder / f"{name}.log")
