@@ -26,14 +26,16 @@ TASKS = (
     "tests/tasks/test_tasks_agents.py::test_claude_code_does_what_its_model_says",
     "tests/tasks/test_tasks_agents.py::test_codex_does_what_its_model_says",
 )
-HOST = tuple(f"tests/unit/{name}" for name in ("poold", "tasks", "lease", "replica", "hibernate", "store", "ledger"))
+DAEMON = ("tests/unit/poold", "tests/unit/tasks")
+HOST = tuple(f"tests/unit/{name}" for name in ("lease", "replica", "hibernate", "store", "ledger"))
 UNITS = sorted(f"tests/unit/{path.name}" for path in (ROOT / "tests/unit").iterdir() if path.is_dir())
-OTHERS = tuple(path for path in UNITS if path not in HOST and not path.endswith("__pycache__"))
+OTHERS = tuple(path for path in UNITS if path not in (*DAEMON, *HOST) and not path.endswith("__pycache__"))
 # Those that take longest first: at the end the short ones fill up what is left.
 RUNS = (
     ("tests/vm",),
-    HOST,
+    DAEMON,
     ("tests/egress",),
+    HOST,
     (*OTHERS, "tests/structure"),
     TASKS,
     ("tests/cluster",),

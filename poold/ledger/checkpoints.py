@@ -1,11 +1,12 @@
 """Checkpoints of tasks: which there are, and what each of them is a change of."""
 
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
+
+from poold.ledger.driver import sqlite3
 
 COLUMNS = "number, base, run, guest_seq, steps, commits, session, used, files, bytes, sha256, at_ms"
 

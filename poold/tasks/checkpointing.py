@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from functools import partial
-from sqlite3 import Connection
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,6 +20,7 @@ from contract.tasks import Checkpointing
 from poold.errors import GuestError, SandboxPaused
 from poold.ledger import checkpoints, tasks
 from poold.ledger.checkpoints import Checkpoint
+from poold.ledger.driver import Connection
 from poold.ledger.tasks import Row
 from poold.lifetimes import finish
 from poold.link import Answer

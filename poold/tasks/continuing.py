@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from sqlite3 import Connection
 from typing import Any
 
 from contract.models import Sandbox
@@ -10,6 +9,7 @@ from contract.states import State
 from contract.task_states import TaskEvent
 from poold.ledger import checkpoints, questions, steps, tasks
 from poold.ledger.checkpoints import Checkpoint
+from poold.ledger.driver import Connection
 from poold.ledger.tasks import Row
 from poold.tasks.follow import answered
 from poold.tasks.progress import Failure, Progress

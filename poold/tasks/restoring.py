@@ -2,11 +2,11 @@
 
 import contextlib
 from functools import partial
-from sqlite3 import Connection
 
 from poold.errors import GuestRefused
 from poold.ledger import checkpoints, tasks
 from poold.ledger.checkpoints import Checkpoint
+from poold.ledger.driver import Connection
 from poold.link import Guest
 from poold.store.errors import Corrupt, NoObject
 from poold.tasks.checkpointing import key_of, unpacked
