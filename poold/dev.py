@@ -196,6 +196,8 @@ def stop(programs: Iterable[Program]) -> None:
         program.stop()
         if program.module == "poold":
             _clear(program)
+        elif program.module == "weed":
+            s3_server().clear()
 
 
 def _clear(host: Program) -> None:

@@ -52,7 +52,14 @@ class S3Server:
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
             "GOMEMLIMIT": "400MiB",
             "HOME": str(self.folder),
+            "TMPDIR": str(self.folder.parent),  # its logs
         }
+
+    def clear(self) -> None:
+        """Remove what it leaves when it has ended: it knows no other place for its sockets, and gRPC is 10,000 up."""
+        for port in (number + more for number in self.ports for more in (0, 10_000, 10_001)):
+            for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108 (its place, not ours)
+                path.unlink(missing_ok=True)
 
     def is_ready(self) -> bool:
         """It answers, and has its bucket. Blocks."""

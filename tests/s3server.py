@@ -41,6 +41,7 @@ def running_s3() -> Iterator[S3Server]:
     finally:
         process.kill()  # what it has is thrown away: it need not put it in order first
         process.wait()
+        server.clear()
         shutil.rmtree(folder)
 
 
