@@ -37,6 +37,7 @@ class Stand:
 
     script: Callable[["Stand"], None]
     url: str = ""
+    began_ms: int = AT_MS  # long ago: always the same
     events: list[dict[str, Any]] = field(default_factory=list)
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)  # for idempotency
@@ -53,7 +54,7 @@ class Stand:
             event = {
                 "seq": seq,
                 "kind": kind,
-                "at_ms": AT_MS + seq * 1000,
+                "at_ms": self.began_ms + seq * 1000,
                 "by": by,
                 "data": data or {},
                 "stream": TASK,
@@ -101,9 +102,9 @@ class Stand:
 
 
 @contextlib.contextmanager
-def open_stand(script: Callable[[Stand], None] = lambda stand: None) -> Iterator[Stand]:
+def open_stand(script: Callable[[Stand], None] = lambda stand: None, began_ms: int = AT_MS) -> Iterator[Stand]:
     """The script begins when the task is created, or at once if it was before."""
-    stand = Stand(script)
+    stand = Stand(script, began_ms=began_ms)
 
     class Handler(_Handler):
         pass

@@ -30,8 +30,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def watching(
     script: Callable[[Stand], None], environment: dict[str, str], columns: int = 100
 ) -> Iterator[tuple[Stand, Screen]]:
-    """A person before a task that has just been made."""
-    with open_stand(script) as stand:
+    """A person before a task that has just been made: for how long it has run is shown, and takes its room."""
+    with open_stand(script, began_ms=round(1000 * (time.time() - 60))) as stand:
         person = {**environment, "WARREN_URL": stand.url}
         with open_screen("warren.cli", "run", "x", "--agent", "mock", environment=person, columns=columns) as screen:
             yield stand, screen
