@@ -107,7 +107,7 @@ class Imds:
                     return await _answer(reader)
                 finally:
                     writer.transport.abort()
-        except (OSError, TimeoutError, EOFError, asyncio.LimitOverrunError) as error:
+        except (OSError, OverflowError, TimeoutError, EOFError, asyncio.LimitOverrunError) as error:
             why = str(error) or type(error).__name__
             raise ImdsTrouble(f"{method} {path} at {place.host}:{place.port}: {why}") from None
 

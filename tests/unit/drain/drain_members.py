@@ -41,11 +41,13 @@ from poold.ledger.covering import Replication
 from poold.metrics import Metrics
 from poold.pool import Places, Pool
 from poold.sandboxes import Defaults, Means, Sandboxes, Sources, notes_in
+from poold.seal import Seal, new_key
 from poold.slots import PlainSlots, Slot
 from poold.store import Store
 from poold.store.folder import open_folder
 from poold.takeover import Heir, carry_on
 from poold.tasks import Tasks, Tools
+from poold.tasks.escrow import Escrow
 from poold.tasks.prices import Prices
 from tests.unit.poold.poold_fake_engine import FakeEngine
 from tests.unit.poold.poold_host import MACHINE_MB, nobody_listens, take_slot
@@ -54,6 +56,8 @@ LEASE_S = 600  # its warden would kill this process
 LIMIT_S = 60.0
 SLOTS = 8
 RETURN_S = 1.0  # for room
+KEY = new_key()
+LIMITS = ShapeLimits(4, 4096, 20_480)
 
 
 class SharedEngine(FakeEngine):
@@ -91,7 +95,7 @@ class Member:
     metrics: Metrics
 
     async def create(self, **fields: object) -> str:
-        asked = CreateSandbox.read(Fields({"image": "host", **fields}), ShapeLimits(4, 4096, 20_480))
+        asked = CreateSandbox.read(Fields({"image": "host", **fields}), LIMITS)
         return (await self.host.create(asked)).id
 
     async def states(self) -> dict[str, str]:
@@ -174,7 +178,14 @@ class _Daemon:
         returning = Returning(self.name, ledger, host, outcomes, room_s=RETURN_S)
         await stack.enter_async_context(returning.running())
         tools = Tools.make(
-            means, host, self.config.tasks, Prices(), state_dir=folder, image="host", store=self.store
+            means,
+            host,
+            self.config.tasks,
+            Prices(),
+            state_dir=folder,
+            image="host",
+            store=self.store,
+            escrow=Escrow(self.store, Seal(KEY), "c"),
         )
         tasks = await stack.enter_async_context(
             Tasks(tools, nobody_listens, lambda: 0.0).running(halted=row is not None)
