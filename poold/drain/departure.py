@@ -17,7 +17,7 @@ from poold.drain.means import Asked, CannotDrain, Means
 from poold.drain.outcomes import Outcome
 from poold.drain.progress import Progress
 from poold.drain.returning import Returning
-from poold.errors import Fenced
+from poold.errors import Fenced, LedgerError
 from poold.ledger import drains, sandboxes
 from poold.ledger.drains import Row
 from poold.lifetimes import beside, finish
@@ -34,6 +34,7 @@ NOBODY = (
     " them), or pause everything here with pooldctl drain --in-place, or end it with --destroy"
 )
 CALLED_OFF = "the operator called it off"
+AGAIN_S = 5.0
 
 
 class Departure:
@@ -100,7 +101,12 @@ class Departure:
         await self._none.wait()
 
     async def _write(self, row: Row, caller: Caller) -> Progress:
-        await self._means.ledger.write(partial(drains.begin, row=row, request=caller.request))
+        ledger = self._means.ledger
+        try:
+            await ledger.write(partial(drains.begin, row=row, request=caller.request))
+        except LedgerError:
+            if await ledger.read(drains.under_way) != row:  # else it counts, though nobody could say so
+                raise
         return self._begun(row)
 
     def _begun(self, row: Row) -> Progress:
@@ -180,30 +186,43 @@ class Departure:
         """To its end, or undone. What nobody foresaw ends the daemon, and the next one goes on."""
         self._means.metrics.drains_total.add(outcome="begun")
         progress.tell("begun", drain=row.id, why=row.why, until_ms=row.until_ms, force=row.is_forced)
-        if self._called_off is None:
-            failed = await self._emptied(row, progress)
+        failed: dict[str, str] = {}
+        try:
+            if self._called_off is None:
+                failed = await self._emptied(row, progress)
             row = self._row or row  # it may have become more urgent
-            if self._called_off is None and failed and not row.is_forced:
-                self._called_off = "not everything could be moved"
+            if failed and not row.is_forced:
+                self._called_off = self._called_off or "not everything could be moved"
             if self._called_off is None:
                 await self._hand_over(row, progress, failed)
+        except Fenced:
+            raise
+        except WarrenError as error:  # of the ledger, as on a full disk
+            self._called_off = f"it failed: {error.message}"
+        await self._undone(row, progress, failed)
+
+    async def _undone(self, row: Row, progress: Progress, failed: dict[str, str]) -> None:
+        """For as long as it takes: everything sleeps until then."""
+        while True:
+            try:
+                await self._undo(row, progress, failed)
                 return
-            await self._undo(row, progress, failed)
-        else:
-            await self._undo(row, progress, {})
+            except WarrenError as error:
+                log.error("a drain cannot be undone yet", extra={"drain": row.id, "why": str(error)})
+                await asyncio.sleep(AGAIN_S)
 
     async def _emptied(self, row: Row, progress: Progress) -> dict[str, str]:
         await emptying.close(self._means, row)
         return await emptying.Emptying(self._means, progress, self._end).run()
 
     async def _hand_over(self, row: Row, progress: Progress, failed: dict[str, str]) -> None:
+        """Ends with `Fenced`, or returns if it is called off."""
         async with self._turn:  # from here on nobody calls it off
             found = await self._heir(Need(0, 0, frozenset()))
             if found is None and not row.is_forced:
                 self._called_off = "no other host is alive any more"
             self._is_leaving = self._called_off is None
         if not self._is_leaving:
-            await self._undo(row, progress, failed)
             return
         for name, why in failed.items():
             progress.tell("given_up", name, why=why)

@@ -30,7 +30,7 @@ class ImdsServer:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            while self.stalls and not reader.at_eof():  # noqa: ASYNC110 — until its client has had enough
+            while self.stalls and not reader.at_eof():
                 await asyncio.sleep(0.01)
             writer.write(self.raw if self.raw is not None else self._reply(head))
             await writer.drain()

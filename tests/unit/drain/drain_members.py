@@ -9,9 +9,11 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from contract.fields import Fields
 from contract.hosts import Host as Record
@@ -131,7 +133,7 @@ class Cluster:
         guard = Guard(folder / "lease")
         try:
             async with contextlib.AsyncExitStack() as stack:
-                daemon = _Daemon(self, name, folder, store or self.store, machine, slots)
+                daemon = _Daemon(self, name, store=store or self.store, engine=machine, slots=slots)
                 yield await daemon.open(stack)
         finally:
             machine.close()
@@ -141,10 +143,9 @@ class Cluster:
 class _Daemon:
     """The beginning of `poold.daemon`, on a fake engine."""
 
-    def __init__(
-        self, cluster: Cluster, name: str, folder: Path, store: Store, engine: SharedEngine, slots: int
-    ) -> None:
-        self.cluster, self.name, self.folder, self.store, self.engine = cluster, name, folder, store, engine
+    def __init__(self, cluster: Cluster, name: str, *, store: Store, engine: SharedEngine, slots: int) -> None:
+        folder = self.folder = cluster.folder / name
+        self.cluster, self.name, self.store, self.engine = cluster, name, store, engine
         self.slots = PlainSlots(slots, uid=os.getuid())
         self.count = slots
         self.now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -225,7 +226,7 @@ class _Daemon:
         )
         return Pool(self.engine, HostImages(), places, sizes={}, gate=keeper.check)
 
-    def _record(self, host: Sandboxes, pool: Pool) -> Callable[[], "asyncio.Future[Record]"]:
+    def _record(self, host: Sandboxes, pool: Pool) -> Callable[[], Awaitable[Record]]:
         async def record() -> Record:
             room = pool.places
             return Record(
@@ -238,9 +239,9 @@ class _Daemon:
                 ready=not host.is_draining,
             )
 
-        return record  # type: ignore[return-value]
+        return record
 
-    def _cover(self, keeper: Keeper) -> Callable[[], "asyncio.Future[None]"]:
+    def _cover(self, keeper: Keeper) -> Callable[[], Awaitable[None]]:
         async def cover() -> None:
             copy = self.cluster.folder / "replicas" / f"{self.name}-{keeper.epoch}.db"
             copy.parent.mkdir(exist_ok=True)
@@ -248,11 +249,11 @@ class _Daemon:
             await asyncio.to_thread(care.backup, self.folder / "ledger.db", beside)
             beside.rename(copy)
 
-        return cover  # type: ignore[return-value]
+        return cover
 
     def _take_over(
         self, ledger: Ledger, host: Sandboxes, tasks: Tasks, returning: Returning
-    ) -> Callable[[Lost], "asyncio.Future[None]"]:
+    ) -> Callable[[Lost], Awaitable[None]]:
         async def restore(lost: Lost, path: Path) -> int | None:
             for epoch in range(lost.last, lost.root - 1, -1):
                 copy = self.cluster.folder / "replicas" / f"{lost.host}-{epoch}.db"
@@ -273,7 +274,7 @@ class _Daemon:
         async def take_over(lost: Lost) -> None:
             await carry_on(heir, lost)
 
-        return take_over  # type: ignore[return-value]
+        return take_over
 
 
 @contextlib.asynccontextmanager
@@ -306,14 +307,11 @@ async def looking(*members: Member) -> AsyncIterator[None]:
 
 
 @contextlib.contextmanager
-def handed_over() -> "contextlib.AbstractContextManager[None]":
+def handed_over() -> Iterator[None]:
     """The block ends as a daemon does that has handed everything over."""
-    try:
+    with pytest.raises(BaseExceptionGroup) as ended:
         yield
-    except BaseExceptionGroup as errors:
-        assert errors.subgroup(Fenced) is not None, errors
-    else:
-        raise AssertionError("the host goes on")
+    assert ended.value.subgroup(Fenced) is not None, ended.value
 
 
 async def until(is_so: Callable[[], object]) -> None:

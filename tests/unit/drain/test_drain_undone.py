@@ -66,7 +66,7 @@ async def test_what_finds_no_room_there_sleeps_and_says_why(tmp_path: Path) -> N
         with handed_over():
             async with cluster.member("a") as member, looking(other):
                 names = [await member.create(auto_resume=True) for _ in range(2)]
-                with pytest.raises(CannotDrain, match="b has room for 1 machines, and 2 run here.*--force"):
+                with pytest.raises(CannotDrain, match=r"b has room for 1 machines, and 2 run here.*--force"):
                     await member.drain()
                 assert not member.host.is_draining
                 told = await all_of(await member.drain(is_forced=True))
