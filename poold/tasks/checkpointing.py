@@ -2,6 +2,7 @@
 
 A checkpoint is a fact when it is there as a whole: the archive first, then its manifest, then its row with the event
 that tells of it. What it covers is what the agent has told up to a number, and that is in the ledger before the row is.
+There is none of a run whose agent has not said its session.
 """
 
 import asyncio
@@ -151,6 +152,8 @@ def _facts(answer: Answer) -> dict[str, Any]:
         told = None
     if not isinstance(told, dict):
         raise GuestError("the guest does not say what its checkpoint is of")
+    if not told.get("session"):
+        raise GuestError("the agent has not said its session yet: nobody could go on from this")
     return told
 
 
