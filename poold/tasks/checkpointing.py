@@ -2,6 +2,7 @@
 
 A checkpoint is a fact when it is there as a whole: the archive first, then its manifest, then its row with the event
 that tells of it. What it covers is what the agent has told up to a number, and that is in the ledger before the row is.
+There is none of a run whose agent has not said its session.
 """
 
 import asyncio
@@ -17,6 +18,9 @@ import orjson
 
 from contract.errors import WarrenError
 from contract.tasks import Checkpointing
+from poold.archives import archive as archives
+from poold.archives.members import CheckpointCensus
+from poold.archives.writing import pieces_of
 from poold.errors import GuestError, SandboxPaused
 from poold.ledger import checkpoints, tasks
 from poold.ledger.checkpoints import Checkpoint
@@ -25,10 +29,7 @@ from poold.ledger.tasks import Row
 from poold.lifetimes import finish
 from poold.link import Answer
 from poold.store import Content, Store
-from poold.tasks import archive as archives
-from poold.tasks.artifacts import pieces_of
 from poold.tasks.life import Life
-from poold.tasks.members import CheckpointCensus
 from poold.tasks.pacing import Marks, base_for, due_s, rest_s
 from poold.tasks.progress import TOKENS, Progress
 from poold.tasks.words import number, text_of, usd_of
@@ -164,6 +165,8 @@ def _facts(answer: Answer) -> dict[str, Any]:
         told = None
     if not isinstance(told, dict):
         raise GuestError("the guest does not say what its checkpoint is of")
+    if not told.get("session"):
+        raise GuestError("the agent has not said its session yet: nobody could go on from this")
     return told
 
 
