@@ -69,7 +69,7 @@ class Carrying:
             await asyncio.to_thread(self._heir.forget, lost.host)
 
     async def finish_others(self) -> None:
-        """Now and then, until it is cancelled: what was not wholly taken in, by this host or by one that it took over."""
+        """Now and then, until it is cancelled: what was not wholly taken in, here or by a host that was taken over."""
         while self._heir is not None:
             for host, epoch in await self._heir.ledger.read(inheriting.unfinished):
                 try:
@@ -119,8 +119,8 @@ async def carry_on(heir: Heir, lost: Lost) -> dict[str, int]:
 async def _take_in(heir: Heir, lost: Former, old: sqlite3.Connection) -> dict[str, int]:
     """The other ledger is read in the writer's thread: what it has of a task and what is written of it are one step.
 
-    A row that makes no sense costs no other: what could not be taken in is told and tried again (`again`), and the
-    replica stays. What is here and cannot go on now, as without the store, is raised at the end: all of it is done again.
+    A row that makes no sense costs no other: what could not be taken in is told and tried again (`finish_others`), and
+    the replica stays. What is here and cannot go on now, as without the store, is raised at the end: all is done again.
     """
     write = heir.ledger.write
     if await write(partial(inheriting.begin, lost=lost, now_ms=heir.now_ms())):
@@ -130,7 +130,9 @@ async def _take_in(heir: Heir, lost: Former, old: sqlite3.Connection) -> dict[st
             await taking.take(kind, ids)
         await write(partial(inheriting.take_unfinished, old=old))
         if left := await write(partial(inheriting.take_leftovers, old=old)):
-            log.warning("leftovers that are not a lost host's own stay", extra={"host": lost.host, "prefixes": left[:20]})
+            log.warning(
+                "leftovers that are not a lost host's own stay", extra={"host": lost.host, "prefixes": left[:20]}
+            )
         if taking.failed is not None:
             raise taking.failed
         if taking.missing:
