@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -71,8 +72,10 @@ async def newest(config: Config, lost: Lost, to: Path) -> int | None:
 async def carry_on(heir: Heir, lost: Lost) -> dict[str, int]:
     """Take everything in, and have it go on. What it came to. May be called again at any point, and after it."""
     async with _folder(heir.folder / lost.host) as folder:
-        path = folder / "ledger.db"
+        path, began = folder / "ledger.db", time.monotonic()
         epoch = await heir.restore(lost, path)
+        told = {"host": lost.host, "epoch": epoch, "took_s": round(time.monotonic() - began, 1)}
+        log.info("a lost host's ledger was made from its replica", extra=told)
         if epoch is None:
             log.warning("a lost host has no replica: it never acknowledged anything", extra={"host": lost.host})
             return {"sandboxes": 0, "tasks": 0}
@@ -86,17 +89,19 @@ async def carry_on(heir: Heir, lost: Lost) -> dict[str, int]:
 
 async def _take_in(heir: Heir, lost: Former, old: sqlite3.Connection) -> dict[str, int]:
     """The other ledger is read in the writer's thread: what it has of a task and what is written of it are one step."""
-    write = heir.ledger.write
+    write, began, first_s = heir.ledger.write, time.monotonic(), None
     if await write(partial(inheriting.begin, lost=lost, now_ms=heir.now_ms())):
         await write(partial(inheriting.take_repeats, old=old, now_ms=heir.now_ms()))
         for kind, ids in await asyncio.to_thread(lambda: list(inheriting.batches(old))):
             take = partial(inheriting.take, old=old, lost=lost, kind=kind, ids=ids, now_ms=heir.now_ms())
             await write(take)
+            first_s = round(time.monotonic() - began, 1) if first_s is None else first_s
             for one in ids:
                 await heir.go_on(kind, one)
         await write(partial(inheriting.take_leftovers, old=old))
     told = await write(partial(inheriting.finish, lost=lost, now_ms=heir.now_ms()))
-    log.warning("a lost host was taken over", extra={"host": lost.host, "epoch": lost.epoch, **told})
+    took = {"first_s": first_s, "took_s": round(time.monotonic() - began, 1)}  # until the first of it could go on
+    log.warning("a lost host was taken over", extra={"host": lost.host, "epoch": lost.epoch, **told, **took})
     return told
 
 
