@@ -116,8 +116,8 @@ class Covering:
             raise LedgerError("replicating", "the ledger", hint=hint) from None
 
     async def _keep(self) -> None:
-        """Until this host is fenced: then what waits fails at once, and so does whatever comes. Who is being ended waits
-        for its last writes, and must not wait for what never comes.
+        """Until this host is fenced: then what waits fails at once, and so does whatever comes. Who is being ended
+        waits for its last writes, and must not wait for what never comes.
         """
         try:
             while True:
