@@ -44,9 +44,13 @@ class Counted:
 class Keeper:
     """This host's lease, from its start on."""
 
-    def __init__(self, ground: Ground, held: Held) -> None:
+    def __init__(self, ground: Ground, held: Held, *, start_anew: Callable[[], None] | None = None) -> None:
+        """`start_anew`: once the machines of a host that was fenced are killed, it has nothing to put in order. This
+        makes another process of ours, and does not return.
+        """
         self._ground = ground
         self._held = held
+        self._start_anew = start_anew
         self._record: Record | None = None
         self._lost: str | None = None
         self._is_failing = False
@@ -244,6 +248,10 @@ class Keeper:
         with contextlib.suppress(OSError):  # it is for people
             told = {"epoch": self.epoch, "why": why, "machines": killed}
             await asyncio.to_thread(put, self._ground.guard.killed, orjson.dumps(told), PRIVATE)
+        if self._start_anew is not None:
+            with contextlib.suppress(OSError):  # a machine that was just being started is the warden's; we are not
+                await asyncio.to_thread(self._ground.guard.write, replace(self._held.until(), pid=0, started=""))
+            self._start_anew()
         raise Fenced(f"this host was fenced: {why}", epoch=self.epoch)
 
 

@@ -40,14 +40,19 @@ def test_each_takeover_says_where_its_time_went() -> None:
 
 def test_who_is_ended_clears_up_and_is_not_disturbed_meanwhile() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), ended_in_order() as undisturbed:
+    with pytest.raises(KeyboardInterrupt):
+        _ended_and_ended_again()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def _ended_and_ended_again() -> None:
+    with ended_in_order() as undisturbed:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
         finally:
             undisturbed()
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_what_a_killed_round_has_left_is_ended_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
