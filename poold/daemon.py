@@ -29,6 +29,8 @@ from poold.opened import open_ledger
 from poold.pool import Outfit, Places, Pool
 from poold.pressure import Threshold, Thresholds
 from poold.registry import Registry
+from poold.replica import accepted
+from poold.replica.errors import ReplicaDamaged, ReplicaError
 from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources, open_depot
 from poold.seal import Seal
 from poold.serving import serving
@@ -45,6 +47,7 @@ from poold.upkeep import upkeep
 
 log = logging.getLogger("poold")
 
+RESTORE_S, LONGEST_RESTORE_S = 5.0, 300.0  # between two tries to restore this host's own ledger
 GUEST_CA = "/usr/local/share/ca-certificates/warren.crt"  # where a guest keeps whom it is told to trust
 
 
@@ -188,9 +191,21 @@ def _heir(config: Config, means: Means, host: Sandboxes, tasks: Tasks) -> Heir:
 
 
 async def _restore(config: Config, lost: Lost) -> None:
-    """This host's own ledger, from the store: its disk has another, or none."""
-    if await newest(config, lost, config.ledger_path) is None:
-        log.warning("there is no replica of this host's ledger: it begins with an empty one")
+    """This host's own ledger, from the store: its disk has another, or none. One that is damaged there is tried again,
+    for as long as it takes: to begin with an older one would lose what was acknowledged since.
+    """
+    pause_s = RESTORE_S
+    while True:
+        try:
+            if await newest(config, lost, config.ledger_path) is None:
+                log.warning("there is no replica of this host's ledger: it begins with an empty one")
+            await asyncio.to_thread(accepted.forget, config.state_dir, lost.host)
+            return
+        except (ReplicaDamaged, ReplicaError) as error:
+            told = {"why": str(error), "again_s": pause_s, "line": [lost.root, lost.last]}
+            log.error("this host's ledger cannot be restored; see pooldctl ledger accept", extra=told)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_RESTORE_S)
 
 
 async def stop_all(config: Config, sources: Sources) -> None:

@@ -22,6 +22,7 @@ from poold.ledger.driver import sqlite3
 from poold.ledger.inheriting import Former
 from poold.lifetimes import finish
 from poold.replica import replica_of
+from poold.replica.accepted import accepted
 from poold.replica.errors import NothingToRestore
 from poold.replica.restoring import restore
 
@@ -58,10 +59,19 @@ class Carrying:
 
 
 async def newest(config: Config, lost: Lost, to: Path) -> int | None:
-    """Let `to` be the newest ledger of a line of epochs. Of which it is, or None if there is no replica of any."""
+    """Let `to` be the newest ledger of a line of epochs. Of which it is, or None if there is no replica of any.
+
+    Raises `ReplicaDamaged` if the newest that was ever written cannot be had: what an older one has is not all that was
+    acknowledged. Only an operator may decide that it will do (`poold.replica.accepted`).
+    """
     if config.store is None:
         return None
-    for epoch in range(lost.last, lost.root - 1, -1):
+    last = lost.last
+    decided = await asyncio.to_thread(accepted, config.state_dir, lost.host)
+    if decided is not None and (decided == 0 or lost.root <= decided < lost.last):
+        log.warning("an operator accepts an older ledger", extra={"host": lost.host, "epoch": decided})
+        last = decided
+    for epoch in range(last, lost.root - 1, -1):
         with contextlib.suppress(NothingToRestore):
             target = replica_of(config.store, lost.host, epoch)
             await restore(target, to, environ=config.environ, check=care.check_copy)
