@@ -1,6 +1,7 @@
 """The front door: environment, clock, randomness and signals are read here and handed on."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
