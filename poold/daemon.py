@@ -52,13 +52,30 @@ RESTORE_S, LONGEST_RESTORE_S = 5.0, 300.0  # between two tries to restore this h
 GUEST_CA = "/usr/local/share/ca-certificates/warren.crt"  # where a guest keeps whom it is told to trust
 
 
-async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    """Serve until `stop` is set. `ready` is called once requests are answered. Running sandboxes outlive this."""
+async def run(
+    config: Config,
+    sources: Sources,
+    *,
+    stop: asyncio.Event,
+    ready: Callable[[], None],
+    start_anew: Callable[[], None] | None = None,
+) -> None:
+    """Serve until `stop` is set. `ready` is called once requests are answered. Running sandboxes outlive this.
+
+    A host that loses its lease starts anew at once, if it is told how; else this ends with `Fenced`, in a group.
+    """
     metrics = Metrics()
     clients = await asyncio.to_thread(_clients, config)
     carrying = Carrying()
     async with (
-        joined(config, metrics, stop, restore=partial(_restore, config), take_over=carrying.take_over) as cluster,
+        joined(
+            config,
+            metrics,
+            stop,
+            restore=partial(_restore, config),
+            take_over=carrying.take_over,
+            start_anew=start_anew,
+        ) as cluster,
         open_ledger(config, metrics, sources.now_ms, epoch=cluster.epoch, check=cluster.membership.check) as opened,
         open_ground(config, opened.ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
         open_proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources) as proxies,
