@@ -10,9 +10,9 @@ from typing import cast
 
 from poold.errors import HostFault
 from poold.lifetimes import both, finish
-from poold.tasks.errors import ArchiveTooLarge
-from poold.tasks.members import Census
-from poold.tasks.tar import Tar
+from poold.tars.errors import ArchiveTooLarge
+from poold.tars.members import Census
+from poold.tars.tar import Tar
 from poold.tasks.writing import Writing, open_writing
 
 # One thread: an archive is nobody's hurry. Standard error has one line at most.

@@ -25,10 +25,10 @@ from poold.ledger.tasks import Row
 from poold.lifetimes import finish
 from poold.link import Answer
 from poold.store import Content, Store
+from poold.tars.members import CheckpointCensus
 from poold.tasks import archive as archives
 from poold.tasks.artifacts import pieces_of
 from poold.tasks.life import Life
-from poold.tasks.members import CheckpointCensus
 from poold.tasks.pacing import Marks, base_for, due_s, rest_s
 from poold.tasks.progress import TOKENS, Progress
 from poold.tasks.words import number, text_of, usd_of

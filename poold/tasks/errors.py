@@ -5,22 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from contract.errors import CallerError, CapacityError, FaultError, NotFound
+from contract.errors import CallerError, CapacityError, NotFound
 from poold.errors import HostFault
-
-
-class BadArchive(FaultError):
-    """What a guest sent as its workspace is no archive that could be kept. It costs that task's archive only."""
-
-    status = 502
-    code = "bad_archive"
-
-
-class ArchiveTooLarge(CallerError):
-    """The workspace is larger than what this host keeps of one."""
-
-    status = 413
-    code = "archive_too_large"
 
 
 class ArtifactTooLarge(CallerError):

@@ -19,9 +19,10 @@ from poold.errors import GuestRefused
 from poold.ledger import questions, tasks, webhooks
 from poold.ledger.driver import Connection
 from poold.ledger.tasks import Row
+from poold.tars.errors import ArchiveTooLarge
 from poold.tasks import keeping
 from poold.tasks.checkpointing import forget_all
-from poold.tasks.errors import ArchiveTooLarge, ArtifactTooLarge
+from poold.tasks.errors import ArtifactTooLarge
 from poold.tasks.fetching import fetch_all
 from poold.tasks.follow import answered, follow
 from poold.tasks.life import Gone, Life, ask

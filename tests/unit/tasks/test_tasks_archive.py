@@ -12,9 +12,10 @@ import pytest
 
 from poold import files
 from poold.errors import HostFault
+from poold.tars.errors import ArchiveTooLarge, BadArchive
 from poold.tasks import archive
 from poold.tasks.archive import Archive, keep
-from poold.tasks.errors import ArchiveTooLarge, BadArchive, StoreFull
+from poold.tasks.errors import StoreFull
 from tests.unit.tasks.tasks_tars import MIB, chunks, listed, made, member, packed, unpacked, workspace
 
 LIMIT_S = 60.0

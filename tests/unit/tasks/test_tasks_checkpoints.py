@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from poold.tasks.members import CheckpointCensus
+from poold.tasks.tar import Tar
 
 from contract.tasks import Checkpointing
 from poold.ledger.checkpoints import Checkpoint, chain
-from poold.tasks.errors import BadArchive
-from poold.tasks.members import CheckpointCensus
+from poold.tars.errors import BadArchive
 from poold.tasks.pacing import MAX_CHAIN, SHARE, Marks, base_for, due_s, rest_s
-from poold.tasks.tar import Tar
 from tests.unit.tasks.tasks_tars import made, member
 
 ONE = Checkpoint(1, None, 1, 10, 3, 1, "s", {}, 1, 100, "a" * 64, 1)
