@@ -45,7 +45,8 @@ async def health(guest: Guest, _request: Request) -> Answer:
     identity = guest.identity
     facts = {"contract": CONTRACT, "version": VERSION, "generation": identity.generation, "id": identity.id}
     strain = {"processes": guest.processes.live, "quiet_ms": guest.processes.quiet_ms, "workspace": guest.workspace}
-    return Answer(to_json({**facts, **strain, "features": FEATURES}))
+    frozen = {} if guest.frozen is None else {"frozen": True}
+    return Answer(to_json({**facts, **strain, "features": FEATURES, **frozen}))
 
 
 async def identify(guest: Guest, request: Request) -> Answer:

@@ -114,6 +114,8 @@ def _sandboxes(group: Group) -> None:
     ):
         many = _leaf(group, name, f"sandboxes.{name}", help)
         many.add_argument("sandboxes", metavar="ID", nargs="+")
+        if name == "hibernate":
+            many.add_argument("--files", action="store_true", help="their files alone: what runs in them ends")
     timeout = _one(group, "timeout", "sandboxes.timeout", "give it so long from now on")
     timeout.add_argument("seconds", metavar="SECONDS", type=_count)
     logs = _one(group, "logs", "sandboxes.logs", "what its guest logged")
@@ -153,6 +155,7 @@ def _rule_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on-timeout", choices=("pause", "destroy"), help="what happens then")
     parser.add_argument("--idle-sec", type=_count, metavar=SECONDS, help="pause it after so long without use")
     parser.add_argument("--hibernate-sec", type=_count, metavar=SECONDS, help="to the store after so long in pause")
+    parser.add_argument("--hibernate-kind", choices=("machine", "files"), help="what goes there then")
     parser.add_argument("--paused-sec", type=_count, metavar=SECONDS, help="destroy it after so long in pause")
     parser.add_argument(
         "--auto-resume", action=argparse.BooleanOptionalAction, default=None, help="resume it on the next request"
@@ -244,7 +247,7 @@ def _rules(group: Group) -> None:
     change.add_argument("--unset", action="append", default=[], choices=RULES, help="leave it to the host again")
 
 
-RULES = ("timeout_sec", "on_timeout", "idle_sec", "hibernate_sec", "paused_sec", "auto_resume")
+RULES = ("timeout_sec", "on_timeout", "idle_sec", "hibernate_sec", "hibernate_kind", "paused_sec", "auto_resume")
 
 
 def _keys(group: Group) -> None:

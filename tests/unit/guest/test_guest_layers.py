@@ -89,7 +89,7 @@ async def test_a_frozen_guest_starts_and_changes_nothing_until_it_is_thawed(gues
     for method, path in (("POST", "/processes"), ("POST", "/files/make"), ("PUT", "/files/content?path=/workspace/x")):
         reply = await guest.call(method, path, {"cmd": "true"})
         assert (reply.status, reply.json["error"]["code"]) == (409, "not_possible")
-    assert (await guest.call("GET", "/health")).status == 200
+    assert (await guest.call("GET", "/health")).json["frozen"] is True
     assert (await guest.call("POST", "/layer/thaw", {})).status == 200
     await started(guest, "true")
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from poold.tasks.members import CheckpointCensus
-from poold.tasks.tar import Tar
 
 from contract.tasks import Checkpointing
 from poold.ledger.checkpoints import Checkpoint, chain
 from poold.tars.errors import BadArchive
+from poold.tars.members import CheckpointCensus
+from poold.tars.tar import Tar
 from poold.tasks.pacing import MAX_CHAIN, SHARE, Marks, base_for, due_s, rest_s
 from tests.unit.tasks.tasks_tars import made, member
 

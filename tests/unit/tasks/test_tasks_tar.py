@@ -9,10 +9,10 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from poold.tasks.tar import Kind, Member, Tar
 
+from poold.tars import members
 from poold.tars.errors import BadArchive
-from poold.tasks import members
+from poold.tars.tar import Kind, Member, Tar
 from tests.unit.tasks.tasks_tars import LONG, MIB, disfigured, made, member, packed, pax, raw, read, with_sum, workspace
 
 END = bytes(1024)
