@@ -56,6 +56,7 @@ def build() -> argparse.ArgumentParser:
     _image(_group(top, "image", "what machines are made from"))
     _events(_group(top, "events", "what happened and happens on this host"))
     _records(top)
+    _store(_group(top, "store", "what this host shares with others"))
     _drain(top)
     _rules(_group(top, "rules", "what happens to an owner's sandboxes by itself"))
     _keys(_group(top, "keys", "API keys, in the registry's folder; poold need not run"))
@@ -248,6 +249,18 @@ def _rules(group: Group) -> None:
 
 
 RULES = ("timeout_sec", "on_timeout", "idle_sec", "hibernate_sec", "hibernate_kind", "paused_sec", "auto_resume")
+
+
+def _store(group: Group) -> None:
+    sweep = _leaf(group, "sweep", "store.sweep", "remove what is provably nobody's any more")
+    sweep.add_argument("--dry-run", action="store_true", help="only tell of it")
+    sweep.add_argument("--older", type=_days, default=7, metavar="DAYS", help="only what is older than this (7)")
+
+
+def _days(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 3650:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of days, from 0 to 3650")
+    return int(text)
 
 
 def _keys(group: Group) -> None:

@@ -62,6 +62,10 @@ class Depot:
         self._goldens = Goldens(store, folder, notes, entropy)
         self._under_way: set[str] = set()
 
+    @property
+    def store(self) -> Store:
+        return self._store
+
     def new_place(self, sandbox: Sandbox) -> str:
         """Where nothing is yet, and nothing of an earlier attempt can arrive late."""
         return f"{FOLDER}/{sandbox.id}/{sandbox.generation}-{self._entropy(8).hex()}/"
@@ -85,7 +89,10 @@ class Depot:
         golden = await self._goldens.keep(parts.golden)
         told = Told(progress, await in_thread("looking at", machine_id, _allocated, parts))
         files = {name: await packing.pack(self._store, prefix, name, path, told) for name, path in parts.files.items()}
-        return await self._put(sandbox, prefix, files, parts.facts, golden=golden, at_ms=at_ms)
+        found = await self._put(sandbox, prefix, files, parts.facts, golden=golden, at_ms=at_ms)
+        # Once more, now that the manifest names it: who looked for names before that may have swept it away.
+        await self._goldens.keep(parts.golden)
+        return found
 
     async def put_files(
         self, sandbox: Sandbox, prefix: str, archive: Path, *, at_ms: int, build: str, progress: Progress = silent
