@@ -57,7 +57,7 @@ class S3:
 
     @property
     def untold(self) -> str | None:
-        """The encryption that the store was asked for and that Litestream cannot be told: it knows keys of KMS alone."""
+        """The encryption that the store was asked for and Litestream cannot be told: it knows keys of KMS alone."""
         is_told = "SSEKMSKeyId" in self.config.encryption_parameters
         return None if is_told else self.config.encryption or None
 
