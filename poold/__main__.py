@@ -1,7 +1,6 @@
 """The front door: environment, clock, randomness and signals are read here and handed on."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -96,8 +95,10 @@ async def _serve(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     _must_be_free(config)
-    with contextlib.suppress(StoppedBefore):
+    try:
         await daemon.run(config, SOURCES, stop=stop, ready=lambda: None)
+    except* StoppedBefore:
+        pass
 
 
 def _must_be_free(config: Config) -> None:

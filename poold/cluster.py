@@ -6,7 +6,7 @@ import fcntl
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from poold.lease.membership import Membership
 from poold.lease.notes import Notes
 from poold.lease.starting import Ground, acquire, restored, stand_down
 from poold.lease.terms import Begin
+from poold.ledger import care
 from poold.metrics import Metrics
 from poold.store.errors import Unreachable
 from poold.store.opening import Shared, open_shared
@@ -74,6 +75,7 @@ async def joined(
             await asyncio.to_thread(_must_be_alone, notes)
             yield Cluster()
             return
+        await asyncio.to_thread(_must_be_known, config, notes)
         async with contextlib.AsyncExitStack() as stack:
             await asyncio.to_thread(_tell_what_was_killed, guard, metrics)
             await stand_down(guard, notes, targets_of(config))
@@ -83,7 +85,8 @@ async def joined(
             keeper = Keeper(ground, held)
             await stack.enter_async_context(keeper.holding())
             if begin is Begin.RESTORE:
-                await _restored(config, restore, Lost(config.name, held.lease.root, held.lease.epoch - 1))
+                lost = Lost(config.name, held.lease.root, held.lease.epoch - 1)
+                await _or_stop(_restored(config, restore, lost), stop)
                 await restored(ground, held)
             members = Members(shared.store, keeper, take_over=take_over, jitter=random.random)
             yield Cluster(shared, Membership(keeper, members))
@@ -166,6 +169,17 @@ async def _restored(config: Config, restore: Restore | None, lost: Lost) -> None
             " lease: bring the folder back, or give this host another name"
         )
     await restore(lost)
+
+
+def _must_be_known(config: Config, notes: Notes) -> None:
+    """The state folder is this host's. If its ledger is lost, it is the store that has it."""
+    notes.must_be_of(config.name)
+    noted = notes.read()
+    if noted is None:
+        notes.write(replace(notes.made(), name=config.name))
+    elif noted.root and not care.is_there(config.ledger_path):
+        log.error("the ledger is lost: the store is asked for it", extra={"path": str(config.ledger_path)})
+        notes.change(root=0)
 
 
 def _must_be_alone(notes: Notes) -> None:

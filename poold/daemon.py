@@ -24,11 +24,14 @@ from poold.ground import Ground, open_ground, open_proxies
 from poold.lease import wardens
 from poold.lease.members import Lost
 from poold.ledger import sandboxes
+from poold.lifetimes import beside
 from poold.metrics import Metrics
 from poold.opened import open_ledger
 from poold.pool import Outfit, Places, Pool
 from poold.pressure import Threshold, Thresholds
 from poold.registry import Registry
+from poold.replica import accepted
+from poold.replica.errors import ReplicaDamaged, ReplicaError
 from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources, open_depot
 from poold.seal import Seal
 from poold.serving import serving
@@ -45,6 +48,7 @@ from poold.upkeep import upkeep
 
 log = logging.getLogger("poold")
 
+RESTORE_S, LONGEST_RESTORE_S = 5.0, 300.0  # between two tries to restore this host's own ledger
 GUEST_CA = "/usr/local/share/ca-certificates/warren.crt"  # where a guest keeps whom it is told to trust
 
 
@@ -95,11 +99,14 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
                     membership=membership,
                 )
                 measure(found)
-                await _serve(config, found, stop, ready)
+                metrics.takeover_missing.read_from(lambda: {(): float(sum(carrying.missing.values()))})
+                await _serve(config, found, carrying, stop, ready)
 
 
-async def _serve(config: Config, found: Services, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    async with serving(found, config), _beating(config, found), _among_others(found):
+async def _serve(
+    config: Config, found: Services, carrying: Carrying, stop: asyncio.Event, ready: Callable[[], None]
+) -> None:
+    async with serving(found, config), _beating(config, found), _among_others(found, carrying):
         log.info("serving", extra={"address": f"{config.host}:{config.port}", "engine": config.engine})
         ready()
         await stop.wait()
@@ -167,13 +174,26 @@ def _heir(config: Config, means: Means, host: Sandboxes, tasks: Tasks) -> Heir:
         else:
             host.wait_for(await host.get(one))
 
-    return Heir(means.ledger, config.state_dir / "takeovers", partial(newest, config), go_on, means.sources.now_ms)
+    folder, forget = config.state_dir / "takeovers", partial(accepted.forget, config.state_dir)
+    return Heir(means.ledger, folder, partial(newest, config), go_on, means.sources.now_ms, forget)
 
 
 async def _restore(config: Config, lost: Lost) -> None:
-    """This host's own ledger, from the store: its disk has another, or none."""
-    if await newest(config, lost, config.ledger_path) is None:
-        log.warning("there is no replica of this host's ledger: it begins with an empty one")
+    """This host's own ledger, from the store: its disk has another, or none. One that is damaged there is tried again,
+    for as long as it takes: to begin with an older one would lose what was acknowledged since.
+    """
+    pause_s = RESTORE_S
+    while True:
+        try:
+            if await newest(config, lost, config.ledger_path) is None:
+                log.warning("there is no replica of this host's ledger: it begins with an empty one")
+            await asyncio.to_thread(accepted.forget, config.state_dir, lost.host)
+            return
+        except (ReplicaDamaged, ReplicaError) as error:
+            told = {"why": str(error), "again_s": pause_s, "line": [lost.root, lost.last]}
+            log.error("this host's ledger cannot be restored; see pooldctl ledger accept", extra=told)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_RESTORE_S)
 
 
 async def stop_all(config: Config, sources: Sources) -> None:
@@ -257,14 +277,14 @@ def _beating(config: Config, found: Services) -> contextlib.AbstractAsyncContext
 
 
 @contextlib.asynccontextmanager
-async def _among_others(found: Services) -> AsyncIterator[None]:
+async def _among_others(found: Services, carrying: Carrying) -> AsyncIterator[None]:
     """The lease tells how this host is doing, and those of others are watched."""
     keeper, members = found.membership.keeper, found.membership.members
     if keeper is None or members is None:
         yield
         return
     keeper.record_from(partial(record, found))
-    async with members.watching():
+    async with members.watching(), beside(carrying.finish_others()):
         yield
 
 

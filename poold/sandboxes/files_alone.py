@@ -26,7 +26,9 @@ from poold.sandboxes.means import Live, Means
 from poold.sandboxes.owed import Owed
 from poold.sandboxes.telling import Progress
 from poold.steps import Step, run_steps
-from poold.tars import ArchiveTooLarge, LayerCensus, Tar
+from poold.archives.errors import ArchiveTooLarge
+from poold.archives.members import LayerCensus
+from poold.archives.tar import Tar
 
 FEATURE = "layer"
 GRACE_MS = 5000  # for programs to end by themselves

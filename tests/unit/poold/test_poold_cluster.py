@@ -145,6 +145,42 @@ def test_a_member_does_not_run_alone(tmp_path: Path) -> None:
         host.wait_until_serving()
 
 
+def test_a_changed_name_with_an_old_state_folder_is_refused(tmp_path: Path) -> None:
+    """Its ledger and its lease are those of the old name."""
+    with open_member(tmp_path / "store") as host:
+        host.wait_until_serving()
+        host.stop()
+        renamed = {**host.environment, "POOLD_NAME": "another"}
+        argv = [sys.executable, "-m", "poold"]
+        done = subprocess.run(argv, env=renamed, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        assert done.returncode == 1
+        assert "POOLD_NAME=another" in done.stderr
+        assert "is of host bench" in done.stderr
+        assert [path.name for path in (tmp_path / "store" / "leases").iterdir()] == ["bench"]
+        host.start()
+        host.wait_until_serving()
+
+
+@pytest.mark.parametrize("how", ["removed", "emptied", "cut"])
+def test_a_ledger_that_was_lost_is_restored_from_the_replica(tmp_path: Path, how: str) -> None:
+    with open_member(tmp_path / "store", POOLD_LEASE_SEC="60", POOLD_DURABILITY="replicated") as host:
+        host.wait_until_serving()
+        sandbox = Api(host).create()
+        host.kill()
+        ledger = host.state / "ledger.db"
+        for path in host.state.glob("ledger.db*"):
+            if how == "cut" and path == ledger:
+                os.truncate(path, 8192)
+            elif how == "emptied" and path == ledger:
+                os.truncate(path, 0)
+            else:
+                path.unlink()
+        host.start()
+        host.wait_until_serving()
+        assert sandbox.view["state"] == "error"
+        assert told(host)["lease"]["epoch"] == 2
+
+
 def take(store: Path, name: str) -> None:
     """As another host would, that believes this one to be dead."""
     import asyncio

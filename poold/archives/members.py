@@ -1,8 +1,8 @@
 """What may be in the archive of a workspace: nothing that leads out of the folder in which it is unpacked. No I/O."""
 
 from contract.errors import shown
-from poold.tars.errors import BadArchive
-from poold.tars.tar import Kind, Member
+from poold.archives.errors import BadArchive
+from poold.archives.tar import Kind, Member
 
 CHECKPOINT_FOLDERS = (b"workspace", b"home")
 LAYER_FOLDERS = (b"root", *CHECKPOINT_FOLDERS)
