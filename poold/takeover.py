@@ -130,7 +130,9 @@ async def _take_in(heir: Heir, lost: Former, old: sqlite3.Connection) -> dict[st
             await taking.take(kind, ids)
         await write(partial(inheriting.take_unfinished, old=old))
         if left := await write(partial(inheriting.take_leftovers, old=old)):
-            log.warning("leftovers that are not a lost host's own stay", extra={"host": lost.host, "prefixes": left[:20]})
+            log.warning(
+                "leftovers that are not a lost host's own stay", extra={"host": lost.host, "prefixes": left[:20]}
+            )
         if taking.failed is not None:
             raise taking.failed
         if taking.missing:

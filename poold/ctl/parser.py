@@ -225,7 +225,9 @@ def _records(top: Group) -> None:
     _leaf(ledger, "status", "ledger.status", "when writes are acknowledged, where its replica is, how far behind")
     accept = _leaf(ledger, "accept", "ledger.accept", "let an older epoch's ledger do, where the newest is damaged")
     accept.add_argument("host", metavar="HOST", help="whose ledger it is")
-    accept.add_argument("--epoch", type=int, required=True, metavar="NUMBER", help="which one will do; 0: none is needed")
+    accept.add_argument(
+        "--epoch", type=int, required=True, metavar="NUMBER", help="which one will do; 0: none is needed"
+    )
     accept.add_argument("--state-dir", metavar="FOLDER", help="of the host that carries it on (that of the poold here)")
     restore = _leaf(ledger, "restore", "ledger.restore", "make a ledger from a replica; poold need not run")
     restore.add_argument(

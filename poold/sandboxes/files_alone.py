@@ -17,6 +17,9 @@ from urllib.parse import urlencode
 from contract.errors import WarrenError, WrongState
 from contract.models import FILES, Caller, Hibernated, Sandbox
 from contract.states import Event, State
+from poold.archives.errors import ArchiveTooLarge
+from poold.archives.members import LayerCensus
+from poold.archives.tar import Tar
 from poold.errors import GuestError, GuestRefused, HostFault, SandboxPaused
 from poold.hibernate import Depot
 from poold.ledger import events, leftovers, sandboxes
@@ -26,9 +29,6 @@ from poold.sandboxes.means import Live, Means
 from poold.sandboxes.owed import Owed
 from poold.sandboxes.telling import Progress
 from poold.steps import Step, run_steps
-from poold.archives.errors import ArchiveTooLarge
-from poold.archives.members import LayerCensus
-from poold.archives.tar import Tar
 
 FEATURE = "layer"
 GRACE_MS = 5000  # for programs to end by themselves
