@@ -198,7 +198,10 @@ def _copy_audit(db: sqlite3.Connection, old: sqlite3.Connection, lost: Former, s
 
 def _lose(db: sqlite3.Connection, sandbox_id: str, lost: Former, now_ms: int) -> None:
     """What only ran there, or was on a disk there, is over. What is in the store is as it was."""
-    if sandboxes.get(db, sandbox_id).state in GONE:
+    sandbox = sandboxes.get(db, sandbox_id)
+    if sandbox.state is State.STARTING and sandbox.hibernated is not None:  # its files are in the store, too
+        sandboxes.move(db, sandbox_id, Event.RETURN, now_ms=now_ms)
+    elif sandbox.state in GONE:
         reason = f"{LOST}: host {lost.host} is gone, and with it what only that host had"
         sandboxes.move(db, sandbox_id, Event.FAIL, now_ms=now_ms, reason=reason)
 

@@ -227,6 +227,9 @@ class Poold:
         return Stream([("", "progress", progress), ("", "progress", {**progress, "left": 0}), ("", "drained", counts)])
 
 
+NOTHING_SWEPT: dict[str, Any] = {"dry_run": False, "swept": [], "bytes": 0, "spared": [], "unsure": []}
+
+
 def _cursor(row: dict[str, Any]) -> str:
     return f"{row['created_ms']}.{row['id']}"
 
@@ -263,6 +266,11 @@ ROUTES: list[tuple[str, str, Act]] = [
     ("GET", "/admin/ledger/check", lambda p, a: {"ok": True, "problems": [], "version": 7, "bytes": 123_456}),
     ("POST", "/admin/drain", lambda p, a: p.drain(a)),
     ("POST", "/admin/undrain", lambda p, a: {"draining": False}),
+    (
+        "POST",
+        "/admin/store/sweep",
+        lambda p, a: {"dry_run": False, "swept": [], "bytes": 0, "spared": [], "unsure": []},
+    ),
     ("GET", "/admin/owners/([^/]+)/rules", lambda p, a, owner: p.rules),
     ("PUT", "/admin/owners/([^/]+)/rules", lambda p, a, owner: p.put_rules(a)),
 ]

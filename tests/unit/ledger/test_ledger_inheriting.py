@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from contract.models import Hibernated
 from contract.states import Event, State
 from contract.task_states import TaskEvent, TaskState
 from poold.ledger import audit, care, checkpoints, events, inheriting, leftovers, sandboxes, tasks
@@ -163,6 +164,17 @@ def test_where_the_lost_chain_ended_is_kept(old: sqlite3.Connection) -> None:
         take_all(db, old)
         row = db.execute("SELECT audit_seq, audit_hash FROM takeovers").fetchone()
         assert audit.Head(*row) == audit.head(old)
+
+
+def test_a_resume_of_files_alone_that_was_cut_short_there_is_hibernated_here(old: sqlite3.Connection) -> None:
+    found = Hibernated(f"hibernated/{box(1).id}/1-00112233445566ff/manifest", "0" * 64, 1, 1, "files")
+    sandboxes.move(old, box(1).id, Event.HIBERNATE, now_ms=3, hibernated=found)
+    sandboxes.move(old, box(1).id, Event.RESUME, now_ms=4, machine="vm-2")
+    with memory() as db:
+        take_all(db, old)
+        here = sandboxes.get(db, box(1).id)
+        assert (here.state, here.hibernated) == (State.HIBERNATED, found)
+        assert leftovers.listed(db) == []
 
 
 OTHERS = f"hibernated/{box(9).id}/3-00112233445566ff/"
