@@ -35,6 +35,8 @@ from poold.opened import Opened, open_ledger
 from poold.pool import Outfit, Places, Pool
 from poold.pressure import Threshold, Thresholds
 from poold.registry import Registry
+from poold.replica import accepted
+from poold.replica.errors import ReplicaDamaged, ReplicaError
 from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources, open_depot
 from poold.seal import Seal
 from poold.serving import serving
@@ -51,16 +53,34 @@ from poold.upkeep import upkeep
 
 log = logging.getLogger("poold")
 
+RESTORE_S, LONGEST_RESTORE_S = 5.0, 300.0  # between two tries to restore this host's own ledger
 GUEST_CA = "/usr/local/share/ca-certificates/warren.crt"  # where a guest keeps whom it is told to trust
 
 
-async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    """Serve until `stop` is set. `ready` is called once requests are answered. Running sandboxes outlive this."""
+async def run(
+    config: Config,
+    sources: Sources,
+    *,
+    stop: asyncio.Event,
+    ready: Callable[[], None],
+    start_anew: Callable[[], None] | None = None,
+) -> None:
+    """Serve until `stop` is set. `ready` is called once requests are answered. Running sandboxes outlive this.
+
+    A host that loses its lease starts anew at once, if it is told how; else this ends with `Fenced`, in a group.
+    """
     metrics = Metrics()
     clients = await asyncio.to_thread(_clients, config)
     carrying = Carrying()
     async with (
-        joined(config, metrics, stop, restore=partial(_restore, config), take_over=carrying.take_over) as cluster,
+        joined(
+            config,
+            metrics,
+            stop,
+            restore=partial(_restore, config),
+            take_over=carrying.take_over,
+            start_anew=start_anew,
+        ) as cluster,
         open_ledger(config, metrics, sources.now_ms, epoch=cluster.epoch, check=cluster.membership.check) as opened,
         open_ground(config, opened.ledger, sources, outfit=_outfit(config, clients)) as (ground, todo, recovery),
         open_proxies(config, ground, Connections(opened.ledger, metrics, sources.now_ms), sources) as proxies,
@@ -109,11 +129,14 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
                     membership=membership,
                 )
                 measure(found)
-                await _serve(config, found, stop, ready)
+                metrics.takeover_missing.read_from(lambda: {(): float(sum(carrying.missing.values()))})
+                await _serve(config, found, carrying, stop, ready)
 
 
-async def _serve(config: Config, found: Services, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    async with serving(found, config), _beating(config, found), _among_others(found), _leaving(config, found):
+async def _serve(
+    config: Config, found: Services, carrying: Carrying, stop: asyncio.Event, ready: Callable[[], None]
+) -> None:
+    async with serving(found, config), _beating(config, found), _among_others(found, carrying), _leaving(config, found):
         log.info("serving", extra={"address": f"{config.host}:{config.port}", "engine": config.engine})
         ready()
         await stop.wait()
@@ -185,7 +208,8 @@ def _heir(config: Config, means: Means, host: Sandboxes, tasks: Tasks, returning
             host.wait_for(await host.get(one))
             await returning.add(one)
 
-    return Heir(means.ledger, config.state_dir / "takeovers", partial(newest, config), go_on, means.sources.now_ms)
+    folder, forget = config.state_dir / "takeovers", partial(accepted.forget, config.state_dir)
+    return Heir(means.ledger, folder, partial(newest, config), go_on, means.sources.now_ms, forget)
 
 
 def _returning(config: Config, means: Means, host: Sandboxes, shared: Shared | None) -> Returning:
@@ -218,9 +242,21 @@ def _drain_means(
 
 
 async def _restore(config: Config, lost: Lost) -> None:
-    """This host's own ledger, from the store: its disk has another, or none."""
-    if await newest(config, lost, config.ledger_path) is None:
-        log.warning("there is no replica of this host's ledger: it begins with an empty one")
+    """This host's own ledger, from the store: its disk has another, or none. One that is damaged there is tried again,
+    for as long as it takes: to begin with an older one would lose what was acknowledged since.
+    """
+    pause_s = RESTORE_S
+    while True:
+        try:
+            if await newest(config, lost, config.ledger_path) is None:
+                log.warning("there is no replica of this host's ledger: it begins with an empty one")
+            await asyncio.to_thread(accepted.forget, config.state_dir, lost.host)
+            return
+        except (ReplicaDamaged, ReplicaError) as error:
+            told = {"why": str(error), "again_s": pause_s, "line": [lost.root, lost.last]}
+            log.error("this host's ledger cannot be restored; see pooldctl ledger accept", extra=told)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_RESTORE_S)
 
 
 async def stop_all(config: Config, sources: Sources) -> None:
@@ -304,14 +340,14 @@ def _beating(config: Config, found: Services) -> contextlib.AbstractAsyncContext
 
 
 @contextlib.asynccontextmanager
-async def _among_others(found: Services) -> AsyncIterator[None]:
+async def _among_others(found: Services, carrying: Carrying) -> AsyncIterator[None]:
     """The lease tells how this host is doing, and those of others are watched."""
     keeper, members = found.membership.keeper, found.membership.members
     if keeper is None or members is None:
         yield
         return
     keeper.record_from(partial(record, found))
-    async with members.watching():
+    async with members.watching(), beside(carrying.finish_others()):
         yield
 
 

@@ -9,14 +9,15 @@ from starlette.responses import Response
 
 from contract.errors import BadField, CallerError
 from contract.fields import Fields
-from contract.models import RulesAsked, owner_name
+from contract.models import FILES, RulesAsked, owner_name
+from poold import sweeping
 from poold.api.drains import drain_of, note
 from poold.api.listing import number
 from poold.api.observe import usage_of
 from poold.api.replies import json_reply, read_body
 from poold.api.services import caller_of, services
 from poold.config import PoolSize
-from poold.ledger import audit, care, sandboxes, usage
+from poold.ledger import audit, care, leftovers, sandboxes, usage
 from poold.lifetimes import finish
 
 MAX_PAGE = 1000
@@ -143,6 +144,21 @@ async def take_over(request: Request) -> Response:
     taken = await host.hibernation.import_hibernated(key, caller_of(request))
     host.wait_for(taken)
     return json_reply((await host.get(taken.id)).view())
+
+
+async def sweep_store(request: Request) -> Response:
+    """Remove what is provably nobody's in the store, or (`dry_run`) tell of it."""
+    found = services(request)
+    fields = Fields.parse(await read_body(request))
+    days = fields.integer("older_days", low=0, high=3650, default=sweeping.USUAL_DAYS)
+    is_dry = bool(fields.flag("dry_run", default=False))
+    fields.end()
+    await note(request, "store.sweep", older_days=days, dry_run=is_dry)
+    store = found.sandboxes.hibernation.depot("the store", FILES).store
+    named = await found.ledger.read(leftovers.in_store)
+    before_ms = found.sandboxes.now_ms() - days * sweeping.DAY_MS
+    swept = await finish(sweeping.sweep(store, named=named, before_ms=before_ms, is_dry=is_dry))
+    return json_reply({"dry_run": is_dry, **swept.view()})
 
 
 async def audit_rows(request: Request) -> Response:

@@ -106,6 +106,7 @@ OPERATORS_ROUTES: Sequence[BaseRoute] = (
     Route("/admin/ledger", admin.ledger, methods=["GET"]),
     Route("/admin/ledger/backup", admin.backup, methods=["POST"]),
     Route("/admin/ledger/check", admin.check, methods=["GET"]),
+    Route("/admin/store/sweep", admin.sweep_store, methods=["POST"]),
     Route("/admin/hibernated", admin.take_over, methods=["POST"]),
     Route("/admin/drain", drains.drain, methods=["POST"]),
     Route("/admin/undrain", drains.undrain, methods=["POST"]),

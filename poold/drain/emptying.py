@@ -92,7 +92,7 @@ class Emptying:
                 why = await self._tried(sandbox)
                 if why is None:
                     return
-                log.warning("not moved yet %s", why, extra={"sandbox": sandbox.id, "why": why, "attempt": attempt + 1})
+                log.warning("not moved yet", extra={"sandbox": sandbox.id, "why": why, "attempt": attempt + 1})
                 await asyncio.sleep(AGAIN_S)
             self._left[sandbox.id] = why or LATE
             self._progress.tell("failed", sandbox.id, why=why)

@@ -111,7 +111,7 @@ class Returning:
     async def _settle(self, sandbox_id: str, drain: str, outcome: Outcome) -> None:
         """It is told before it is forgotten: who was drained waits for it."""
         told = {"sandbox": sandbox_id, "drain": drain, "state": outcome.state, "why": outcome.why}
-        log.log(logging.INFO if outcome.state == State.RUNNING else logging.WARNING, "after a drain %s", told, extra=told)
+        log.log(logging.INFO if outcome.state == State.RUNNING else logging.WARNING, "after a drain", extra=told)
         self.told[sandbox_id] = outcome
         if self._outcomes is not None:
             await self._tell(self._outcomes, sandbox_id, drain, outcome)

@@ -220,6 +220,7 @@ class Mine:
     root: int | None  # of the ledger in its state folder; None if that never had a lease
     held_epoch: int = 0  # by a poold of this boot
     held_until_ns: int = 0  # as that one knew
+    epoch: int | None = None  # the last one that the state folder knows of; None: it is not asked
 
 
 def at_start(lease: Lease | None, mine: Mine, now_ns: int, *, has_lapsed: bool) -> Begin | None:
@@ -233,11 +234,13 @@ def at_start(lease: Lease | None, mine: Mine, now_ns: int, *, has_lapsed: bool) 
     if not lease.root:
         return Begin.REJOIN
     is_mine = lease.holder == mine.holder
-    if is_mine and lease.boot == mine.boot and lease.root == mine.root and _may_go_on(lease, mine, now_ns):
+    # A folder that does not know of the lease's epoch is a copy of before: its ledger lacks what came since.
+    has_ledger = is_mine and lease.root == mine.root and (mine.epoch is None or lease.epoch <= mine.epoch)
+    if has_ledger and lease.boot == mine.boot and _may_go_on(lease, mine, now_ns):
         return Begin.GO_ON
     if not (has_lapsed or lease.has_left or (is_mine and lease.boot == mine.boot)):
         return None
-    return Begin.KEEP if is_mine and lease.root == mine.root else Begin.RESTORE
+    return Begin.KEEP if has_ledger else Begin.RESTORE
 
 
 def _may_go_on(lease: Lease, mine: Mine, now_ns: int) -> bool:

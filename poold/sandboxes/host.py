@@ -19,12 +19,12 @@ from poold.lifetimes import finish
 from poold.link import Guest
 from poold.sandboxes import operations, timeline
 from poold.sandboxes.asked import new_sandbox, shape_of
-from poold.sandboxes.hibernation import Hibernation
 from poold.sandboxes.lifecycle import following
 from poold.sandboxes.means import Defaults, Live, Means
 from poold.sandboxes.owed import Owed
 from poold.sandboxes.rules import OwnersRules
-from poold.sandboxes.settings import BY_ITSELF, Settings
+from poold.sandboxes.settings import BY_ITSELF
+from poold.sandboxes.sleeping import Sleeping
 from poold.sandboxes.timers import Timers
 from poold.sandboxes.turns import Creations, Making, Turns
 from poold.sandboxes.why import DRAINING, STOPPING, WHY, exists, not_running, stopped
@@ -34,7 +34,7 @@ log = logging.getLogger("poold.sandboxes")
 RETRY_S = 5.0  # after a step that should have come by itself and failed
 
 
-class Sandboxes(Settings):
+class Sandboxes(Sleeping):
     """Open as a block: after it nothing is under way any more, and running sandboxes go on without us."""
 
     def __init__(self, means: Means, defaults: Defaults) -> None:
@@ -45,7 +45,6 @@ class Sandboxes(Settings):
         self._timers = Timers(lambda sandbox_id: self._tasks.create_task(self._act(sandbox_id)))
         self._owed = Owed(means, self._again)
         self.rules = OwnersRules(means, defaults.rules)
-        self.hibernation = Hibernation(means)
         self._turns = Turns()
         self.repeats = Turns()  # of requests to create the same sandbox
         self.creations = Creations()
@@ -154,19 +153,6 @@ class Sandboxes(Settings):
                 raise WrongState(f"cannot resume a sandbox that is {sandbox.state}", state=sandbox.state)
             return await finish(self._resume(sandbox, caller))
 
-    async def hibernate(self, sandbox_id: str, caller: Caller = BY_ITSELF, why: str = "by request") -> Sandbox:
-        """Pause the sandbox if it runs, put it into the store, and free its disk. If this fails, it is paused."""
-        self.hibernation.depot(sandbox_id)
-        async with self._turns.of(sandbox_id):
-            if (live := self._live.get(sandbox_id)) is not None:
-                await finish(self._pause(live, caller, why))
-            sandbox = await self._settled(sandbox_id)
-            if sandbox.state is State.HIBERNATED:
-                return sandbox
-            if sandbox.state is not State.PAUSED:
-                raise not_running(sandbox)
-            return await finish(self._hibernate(sandbox, caller, why))
-
     async def destroy(
         self, sandbox_id: str, caller: Caller = BY_ITSELF, reason: str = "destroyed by request"
     ) -> Sandbox:
@@ -266,20 +252,6 @@ class Sandboxes(Settings):
             raise
         self._arm(sandbox)
         return self._with_next(sandbox)
-
-    async def _hibernate(self, sandbox: Sandbox, caller: Caller, why: str) -> Sandbox:
-        hibernated = await self.hibernation.put(sandbox, caller, why)
-        self._arm(hibernated)
-        return self._with_next(hibernated)
-
-    async def _resume(self, sandbox: Sandbox, caller: Caller) -> Sandbox:
-        if sandbox.state is State.HIBERNATED:
-            sandbox = await self.hibernation.fetch(sandbox, caller)
-            self._arm(sandbox)
-        with self._means.timing(self._means.metrics.resume_seconds):
-            live = await operations.resume(self._means, self._owed, sandbox, caller)
-            self._watch(live)
-        return self._with_next(live.sandbox)
 
     async def _destroy(self, sandbox_id: str, caller: Caller, reason: str) -> Sandbox:
         try:
@@ -395,4 +367,4 @@ class Sandboxes(Settings):
             elif live is not None:
                 await self._pause(live, BY_ITSELF, WHY[step.why])
             elif step.action == "hibernate":
-                await self._hibernate(sandbox, BY_ITSELF, WHY[step.why])
+                await self._hibernate(sandbox, BY_ITSELF, WHY[step.why], sandbox.rules.hibernate_kind)

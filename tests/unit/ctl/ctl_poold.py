@@ -249,6 +249,7 @@ MOVED: list[tuple[str, dict[str, Any]]] = [
         },
     ),
 ]
+NOTHING_SWEPT: dict[str, Any] = {"dry_run": False, "swept": [], "bytes": 0, "spared": [], "unsure": []}
 
 
 def _cursor(row: dict[str, Any]) -> str:
@@ -287,6 +288,11 @@ ROUTES: list[tuple[str, str, Act]] = [
     ("GET", "/admin/ledger/check", lambda p, a: {"ok": True, "problems": [], "version": 7, "bytes": 123_456}),
     ("POST", "/admin/drain", lambda p, a: p.drain(a)),
     ("POST", "/admin/undrain", lambda p, a: {"draining": False}),
+    (
+        "POST",
+        "/admin/store/sweep",
+        lambda p, a: {"dry_run": False, "swept": [], "bytes": 0, "spared": [], "unsure": []},
+    ),
     ("GET", "/admin/owners/([^/]+)/rules", lambda p, a, owner: p.rules),
     ("PUT", "/admin/owners/([^/]+)/rules", lambda p, a, owner: p.put_rules(a)),
 ]

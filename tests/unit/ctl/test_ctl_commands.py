@@ -241,6 +241,22 @@ def test_a_backup_is_asked_for_by_its_whole_path(ctl: Ctl, poold: Poold) -> None
     assert ctl("ledger", "backup", "copy.db").out == f"{os.getcwd()}/copy.db 1.2 MB\n"
 
 
+def test_what_was_swept_away_in_the_store_is_told_and_what_was_not(ctl: Ctl, poold: Poold) -> None:
+    assert ctl("store", "sweep").out == "0 removed, 0 B\n"
+    assert poold.asked[-1].body == {"older_days": 7, "dry_run": False}
+    row = {"kind": "golden", "prefix": "goldens/a/", "objects": 3, "bytes": 2_000_000, "newest_ms": 1_790_000_000_000}
+    told = {"dry_run": True, "swept": [row], "bytes": 2_000_000, "spared": [], "unsure": ["hibernated/x/manifest: bad"]}
+    poold.answers["POST", "/admin/store/sweep"] = told
+    ran = ctl("store", "sweep", "--dry-run", "--older", "30")
+    assert (ran.code, poold.asked[-1].body) == (0, {"older_days": 30, "dry_run": True})
+    for words in ("goldens/a/", "1 would be removed", "hibernated/x/manifest: bad"):
+        assert words in ran.out
+    assert ctl("store", "sweep", "--json").json == told
+    poold.answers["POST", "/admin/store/sweep"] = {**told, "swept": [], "spared": ["goldens/a/"]}
+    assert ctl("store", "sweep").code == 1
+    assert ctl("store", "sweep", "--older", "soon").code == 2
+
+
 class TestRules:
     def test_what_is_not_named_stays(self, ctl: Ctl, poold: Poold) -> None:
         poold.rules = {"timeout_sec": 60, "idle_sec": 5}

@@ -50,6 +50,8 @@ NAMES = {
     "drains_total": "counter",
     "draining": "gauge",
     "spot_notices_total": "counter",
+    "takeover_troubles": "gauge",
+    "takeover_missing": "gauge",
     "hosts_alive": "gauge",
 }
 
