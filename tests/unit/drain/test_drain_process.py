@@ -83,7 +83,7 @@ def kinds(host: Host, task: str) -> list[str]:
 def is_empty(host: Host) -> bool:
     with contextlib.suppress(OSError, ValueError, KeyError):
         told = operator(host).call("GET", "/admin/status").json
-        return bool(told["draining"]) and told["drain"] is None and not told["sandboxes"]
+        return bool(told["draining"]) and told["drain"] is None and not any(told["sandboxes"].values())
     return False
 
 
@@ -108,6 +108,7 @@ def test_what_an_engine_cannot_move_is_named_and_its_task_goes_on_from_its_check
         told = [json.loads(line) for line in out.splitlines()]
         assert (draining.returncode, err) == (1, ""), one.log()[-3000:]
         assert (told[-1]["to"], list(told[-1]["failed"]), told[-1]["undone"]) == ("host-2", [sandbox], None)
+        assert (told[-1]["moved"], told[-1]["asleep"], told[-1]["unknown"]) == ({}, {}, [])
         until(lambda: "task.continued" in kinds(two, task), limit_s=LIMIT_S)
         until(lambda: is_empty(one), limit_s=LIMIT_S)
         assert not has(one, task)
