@@ -71,6 +71,7 @@ class Version:
     task: str | None
     restored_from: int | None
     template: str | None  # its first files are of this one
+    problem: str | None = None  # why it cannot be read: then nothing else is known of it
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Summary:
     size_bytes: int
     files: int
     updated_ms: int
+    problem: str | None = None  # why its newest version cannot be read
 
 
 @dataclass(frozen=True)

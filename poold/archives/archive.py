@@ -43,7 +43,7 @@ async def keep(chunks: AsyncIterator[bytes], path: Path, *, limit_bytes: int, ce
     async with open_writing(path) as writing:
         try:
             async with _running(ZSTD) as zstd:
-                await both(_pass_on(chunks, Tar(census.judge), zstd, limit_bytes), _collect(zstd, writing))
+                await both(_pass_on(chunks, Tar(census.judge, census.hear), zstd, limit_bytes), _collect(zstd, writing))
                 await _check_end(zstd)
             await writing.publish()
         except BaseException:
