@@ -34,6 +34,7 @@ class Workspace:
     saved_version: int | None = None  # the last one that this sandbox saved
     mark: int | None = None  # what its guest calls that save
     is_unsaved: bool = False  # it sleeps, and could not be saved before
+    task: str | None = None  # that it works for
 
     def view(self) -> dict[str, Any]:
         names = ("name", "from_version", "saved_version", "template")

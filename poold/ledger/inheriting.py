@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.states import Event, State
-from poold.ledger import audit, leftovers, repeats, sandboxes, sweeps
+from poold.ledger import audit, leftovers, repeats, sandboxes, workspaces
 from poold.ledger.connect import Connection
 from poold.ledger.driver import sqlite3
 from poold.ledger.repeats import Repeat
@@ -121,7 +121,7 @@ def take_leftovers(db: sqlite3.Connection, old: sqlite3.Connection) -> None:
     for prefix, since_ms in old.execute("SELECT prefix, since_ms FROM store_leftovers"):
         leftovers.add(db, prefix, now_ms=since_ms)
     for owner, name, due_ms in old.execute("SELECT owner, name, due_ms FROM workspace_sweeps"):
-        sweeps.add(db, owner, name, due_ms=due_ms)
+        workspaces.sweep_later(db, owner, name, due_ms=due_ms)
 
 
 def _is_here(db: sqlite3.Connection, table: str, one: str) -> bool:
@@ -163,7 +163,7 @@ def _lose(db: sqlite3.Connection, sandbox_id: str, lost: Former, now_ms: int) ->
     sandbox = sandboxes.get(db, sandbox_id)
     if sandbox.state in GONE:
         reason = f"{LOST}: host {lost.host} is gone, and with it what only that host had"
-        if sandbox.workspace is not None and sandbox.workspace.name is not None:
+        if sandbox.workspace is not None and sandbox.is_kept:
             reason += f"; {sandbox.workspace.last}"
         sandboxes.move(db, sandbox_id, Event.FAIL, now_ms=now_ms, reason=reason)
 

@@ -45,7 +45,7 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
             orjson.dumps(sandbox.public_ports).decode(),
             orjson.dumps(sandbox.network.view()).decode(),
             orjson.dumps([each.view() for each in sandbox.within]).decode(),
-            _workspace_text(sandbox.workspace),
+            workspace_text(sandbox.workspace),
         ),
     )
     told = {
@@ -204,16 +204,6 @@ def set_network(
     }
     _record(db, after, "network", told, action="network", noted=view, now_ms=now_ms, request=request)
     return after
-
-
-def set_workspace(db: sqlite3.Connection, sandbox_id: str, workspace: Workspace) -> Sandbox:
-    """What is known of the sandbox's workspace now. It is told where that comes from."""
-    row = db.execute(
-        "UPDATE sandboxes SET workspace = ? WHERE id = ? RETURNING *", (_workspace_text(workspace), sandbox_id)
-    ).fetchone()
-    if row is None:
-        raise NotFound(f"no sandbox {sandbox_id!r} on this host", sandbox=sandbox_id)
-    return _sandbox(row)
 
 
 def tell(
@@ -379,7 +369,7 @@ def _sandbox(row: sqlite3.Row) -> Sandbox:
     )
 
 
-def _workspace_text(workspace: Workspace | None) -> str | None:
+def workspace_text(workspace: Workspace | None) -> str | None:
     return None if workspace is None else orjson.dumps(workspace.encode()).decode()
 
 

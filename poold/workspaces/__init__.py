@@ -12,9 +12,24 @@ but not before a day has passed since it was put there, or since the version tha
 to name it has done so by then. This room knows the store and guests, and nothing of the ledger.
 """
 
+from poold.workspaces import content, saving, sweeping, templates, views
 from poold.workspaces.errors import Damaged
 from poold.workspaces.manifest import Manifest
+from poold.workspaces.opening import open_shelf
 from poold.workspaces.places import Place, of_owner, of_template
-from poold.workspaces.shelf import Limits, Shelf
+from poold.workspaces.shelf import Shelf
 
-__all__ = ["Damaged", "Limits", "Manifest", "Place", "Shelf", "of_owner", "of_template"]
+__all__ = [
+    "Damaged",
+    "Manifest",
+    "Place",
+    "Shelf",
+    "content",
+    "of_owner",
+    "of_template",
+    "open_shelf",
+    "saving",
+    "sweeping",
+    "templates",
+    "views",
+]

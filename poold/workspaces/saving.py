@@ -75,11 +75,12 @@ class _Taken:
     is_delta: bool
 
 
-async def save(shelf: Shelf, guest: Guest, wish: Wish, spool: Path, progress: Progress = silent) -> Outcome:
+async def save(shelf: Shelf, guest: Guest, wish: Wish, progress: Progress = silent) -> Outcome:
     """One more version, unless nothing has changed. If this raises or is cancelled, there is none; or nobody was told.
 
     Raises `WorkspaceTooLarge`, `BadArchive`, and what guests and the store raise.
     """
+    spool = shelf.spool()
     try:
         async with asyncio.timeout(SAVE_S):
             base = await _known(shelf, wish)

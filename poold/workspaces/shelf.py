@@ -3,8 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import secrets
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -13,6 +16,7 @@ from contract.errors import NotFound
 from contract.workspaces import no_version, no_workspace
 from poold.store import Store
 from poold.store.errors import Conflict, Corrupt, NoObject
+from poold.workspace_config import WorkspacesConfig
 from poold.workspaces import listing, manifest
 from poold.workspaces.errors import Damaged
 from poold.workspaces.listing import Listing
@@ -23,16 +27,6 @@ log = logging.getLogger("poold.workspaces")
 
 DAY_MS = 24 * 3600 * 1000
 AT_ONCE = 16  # small objects that are asked for
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the operator says of workspaces."""
-
-    bytes: int = 16 << 30  # of one, as a tar stream
-    files: int = 200_000
-    versions: int = 20  # the newest of each, which are kept however old they are
-    days: int = 7  # and all that are not older
 
 
 @dataclass(frozen=True)
@@ -53,13 +47,24 @@ class Unread:
 
 
 class Shelf:
-    """The workspaces of one store."""
+    """The workspaces of one store. `folder` is for what is only passing through; what is left there is removed."""
 
-    def __init__(self, store: Store, cluster: str, limits: Limits, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, store: Store, cluster: str, limits: WorkspacesConfig, folder: Path, now_ms: Callable[[], int]
+    ) -> None:
         self.store = store
         self.cluster = cluster
         self.limits = limits
         self.now_ms = now_ms
+        self._folder = folder
+
+    def clear(self) -> None:
+        """Remove what a former daemon left. Blocks."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def spool(self) -> Path:
+        """A place for a file that nobody else has."""
+        return self._folder / secrets.token_hex(8)
 
     async def numbers(self, place: Place) -> list[int]:
         """The versions that there are, in order."""

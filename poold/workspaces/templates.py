@@ -56,14 +56,13 @@ async def add(
     shelf: Shelf,
     name: str,
     chunks: AsyncIterator[bytes],
-    spool: Path,
     *,
     release: str | None = None,
     source: str | None = None,
     only: int | None = None,
 ) -> Template:
     """Let the tar stream `chunks`, all of it below `workspace/`, be the template from now on."""
-    place, census = of_template(name), WorkspaceCensus(shelf.limits.files)
+    place, census, spool = of_template(name), WorkspaceCensus(shelf.limits.files), shelf.spool()
     try:
         kept = await archives.keep(chunks, spool, limit_bytes=shelf.limits.bytes, census=census)
         pack = await put_pack(shelf, place, kept, spool)
@@ -86,7 +85,7 @@ async def remove(shelf: Shelf, name: str) -> None:
         raise NotFound(f"no template {name!r}", template=name) from None
 
 
-async def ship(shelf: Shelf, spool: Path, release: str, folder: Path = SHIPPED) -> list[str]:
+async def ship(shelf: Shelf, release: str, folder: Path = SHIPPED) -> list[str]:
     """Put templates that came with this release into the store, where they are missing or older. Which they were.
 
     An operator's own of the same name stays. Of several hosts that do it at once one wins.
@@ -99,7 +98,7 @@ async def ship(shelf: Shelf, spool: Path, release: str, folder: Path = SHIPPED) 
             if found is not None and not _is_older(found, release, source):
                 continue
             only = 1 if found is None else found.version + 1
-            await add(shelf, name, _once(data), spool, release=release, source=source, only=only)
+            await add(shelf, name, _once(data), release=release, source=source, only=only)
             done.append(name)
         except Conflict:
             continue
