@@ -21,7 +21,9 @@ async def test_what_was_there_at_the_end_is_there_at_the_next_beginning(stage: S
         "saved_version": None,
         "template": None,
     }
-    await stage.run(first, "pwd; echo one > a; mkdir -p b/c; echo two > b/c/d; chmod 750 b; chmod 640 a; ln -s a link; ln a hard")
+    await stage.run(
+        first, "pwd; echo one > a; mkdir -p b/c; echo two > b/c/d; chmod 750 b; chmod 640 a; ln -s a link; ln a hard"
+    )
     reply = await stage.end(first)
     assert (reply.status, reply.json["state"]) == (200, "stopped")
     assert reply.json["workspace"]["saved_version"] == 1
