@@ -42,8 +42,8 @@ def host_number(number: int, store: Path) -> Iterator[Host]:
     """A poold with folders of its own, that shares workspaces and nothing else with others."""
     base_uid = str(BASE_UID + SLOTS + 40 + 10 * number)
     variables = {"POOLD_DEFAULT_IMAGE": IMAGE, "POOLD_SLOTS": "4", "POOLD_BASE_UID": base_uid}
-    with open_host(pool="", POOLD_WORKSPACES=str(store), **variables) as host:
-        host.wait_until_serving()
+    with open_host(pool=f"{IMAGE}=1-1", POOLD_WORKSPACES=str(store), **variables) as host:
+        host.wait_until_warm()
         yield host
 
 
