@@ -128,7 +128,7 @@ bench-tasks: test-images  ## how soon a task begins, how soon its events arrive,
 bench-durability: .venv/.installed  ## rows that kill -9 costs in each mode of durability, and what each mode costs (20 minutes)
 	@$(PY) -m tests.bench.bench_durability
 
-bench-store: .venv/.installed  ## the store: objects a second and MB/s, beside plain files and beside a bare client of S3
+bench-store: .venv/.installed  ## the store: objects a second and MB/s, beside plain files and beside bare clients of S3
 	@$(PY) -m tests.bench.bench_store
 
 lock: .venv/.installed  ## pin every Python package again

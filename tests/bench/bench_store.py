@@ -2,8 +2,9 @@
 
 python -m tests.bench.bench_store [folder]
 
-A folder is beside plain files, written, synced and renamed in as many threads; S3 beside aioboto3's own client with the
-same number of requests at once, against the same server. A ratio is ours to the bare one's, of rounds that take turns.
+A folder is beside plain files, written, synced and renamed in as many threads; S3 beside aioboto3's own client and
+beside obstore's with the same number of requests at once, against the same server. A ratio is ours to the other's, of
+rounds that take turns.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ import uvloop
 
 from poold import files
 from poold.config import S3Config
-from poold.devstore import BUCKET
+from poold.devstore import BUCKET, REGION, S3Server
 from poold.store import Content, Store
 from poold.store.folder import THREADS
 from poold.store.opening import open_store
@@ -129,24 +130,55 @@ def of_client(client: Any) -> dict[str, Work]:
     }
 
 
-async def compare(name: str, ours: dict[str, Work], bare: dict[str, Work]) -> None:
+def of_obstore(server: S3Server) -> dict[str, Work]:
+    """The client that was not taken: decision 19 says why."""
+    from obstore.store import S3Store
+
+    other = S3Store(
+        BUCKET,
+        prefix="other",
+        endpoint=server.url,
+        region=REGION,
+        access_key_id=server.access_key,
+        secret_access_key=server.secret_key,
+        client_options={"allow_http": True},
+    )
+
+    async def get(number: int) -> None:
+        await (await other.get_async(str(number))).bytes_async()
+
+    async def read(_number: int) -> None:
+        async for _ in (await other.get_async("large")).stream():
+            pass
+
+    return {
+        "put": lambda number: other.put_async(str(number), SMALL),
+        "get": get,
+        "write": lambda _: other.put_async("large", BLOCK * LARGE_MB),
+        "read": read,
+    }
+
+
+async def compare(name: str, ours: dict[str, Work], **bare: dict[str, Work]) -> None:
     for what, work in ours.items():
         measured = small_s if what in ("put", "get") else large_s
         amount, unit = (OBJECTS, "per_s") if what in ("put", "get") else (LARGE_MB, "mb_per_s")
-        took = [(await measured(work), await measured(bare[what])) for _ in range(ROUNDS)]
-        print(f"store_{name}_{what}_{unit}={amount / statistics.median(ours_s for ours_s, _ in took):.0f}")
-        print(f"store_{name}_{what}_vs_bare={statistics.median(bare_s / ours_s for ours_s, bare_s in took):.2f}")
+        works = [work, *(each[what] for each in bare.values())]
+        took = [[await measured(each) for each in works] for _ in range(ROUNDS)]
+        print(f"store_{name}_{what}_{unit}={amount / statistics.median(row[0] for row in took):.0f}")
+        for column, other in enumerate(bare, 1):
+            print(f"store_{name}_{what}_vs_{other}={statistics.median(row[column] / row[0] for row in took):.2f}")
 
 
 async def measure(folder: Path) -> None:
     with ThreadPoolExecutor(THREADS) as threads:
         async with open_store(folder / "store") as store:
-            await compare("folder", of_store(store), of_files(folder / "files", threads))
+            await compare("folder", of_store(store), bare=of_files(folder / "files", threads))
     with running_s3() as server, as_client_of(server):
         import aioboto3
 
         async with open_store(S3Config(BUCKET, "bench")) as store, aioboto3.Session().client("s3") as client:
-            await compare("s3", of_store(store), of_client(client))
+            await compare("s3", of_store(store), bare=of_client(client), obstore=of_obstore(server))
 
 
 def main() -> None:
