@@ -32,6 +32,7 @@ S3_PLACE = re.compile(
     rf"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9])(?:/(?P<prefix>{_PART}(?:/{_PART}){{0,2}}))?/?"
 )
 ENCRYPTION = re.compile(r"|AES256|aws:kms(?::[A-Za-z0-9:/_-]{1,2048})?")
+IMDS = re.compile(r"off|auto|http://[0-9.]{7,15}(?::[0-9]{1,5})?")
 USUAL_PROTECTED = "main,master,release/*"
 
 
@@ -163,6 +164,7 @@ class Config:
     tasks: TasksConfig
     store: Path | S3Config | None  # what hosts share; None: this one is alone
     lease_s: int  # how long this host goes on without the store
+    imds: str  # where this host learns that it is to go: off, auto or an address
     durability: str  # what is acknowledged is in the store (replicated), or on this host's disk (local)
     environ: Mapping[str, str] = field(repr=False)  # for AWS's own settings, which other programs read, too
     guest_path: Path  # the guest's package, for the local engine
@@ -221,6 +223,7 @@ class Config:
             tasks=read.tasks(store if isinstance(store, Path) else state_dir / "store", isinstance(store, Path)),
             store=store,
             lease_s=read.integer("POOLD_LEASE_SEC", 10, 2, 3600),
+            imds=read.matching("POOLD_IMDS", IMDS, "off", told="be off, auto or http://ADDRESS"),
             durability=read.durability("POOLD_DURABILITY", store),
             environ=environ,
         )

@@ -11,6 +11,7 @@ from poold.api import (
     admin,
     browser,
     commands,
+    drains,
     files,
     network,
     observe,
@@ -107,8 +108,8 @@ OPERATORS_ROUTES: Sequence[BaseRoute] = (
     Route("/admin/ledger/check", admin.check, methods=["GET"]),
     Route("/admin/store/sweep", admin.sweep_store, methods=["POST"]),
     Route("/admin/hibernated", admin.take_over, methods=["POST"]),
-    Route("/admin/drain", admin.drain, methods=["POST"]),
-    Route("/admin/undrain", admin.undrain, methods=["POST"]),
+    Route("/admin/drain", drains.drain, methods=["POST"]),
+    Route("/admin/undrain", drains.undrain, methods=["POST"]),
     Route("/admin/owners/{owner}/rules", admin.rules, methods=["GET"]),
     Route("/admin/owners/{owner}/rules", admin.set_rules, methods=["PUT"]),
 )

@@ -1,4 +1,4 @@
-"""`pooldctl ledger status`, `restore` and `accept`: the ledger's replica, a ledger made from it, and which one will do."""
+"""`pooldctl ledger status`, `restore` and `accept`: the ledger's replica, a ledger made from it, and which will do."""
 
 import json
 import os

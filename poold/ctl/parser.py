@@ -240,8 +240,12 @@ def _records(top: Group) -> None:
 
 
 def _drain(top: Group) -> None:
-    drain = _leaf(top, "drain", "drain.drain", "take no more sandboxes, and pause those that there are")
-    drain.add_argument("--destroy", action="store_true", help="destroy them instead")
+    drain = _leaf(top, "drain", "drain.drain", "move everything to another host; this one takes nothing more")
+    how = drain.add_mutually_exclusive_group()
+    how.add_argument("--in-place", action="store_true", help="move nothing: pause what runs, on this host's disk")
+    how.add_argument("--destroy", action="store_true", help="move nothing: destroy what runs")
+    drain.add_argument("--timeout-sec", type=_count, default=600, metavar=SECONDS, help="then it is undone (600)")
+    drain.add_argument("--force", action="store_true", help="give up what cannot be moved, and move the rest")
     _leaf(top, "undrain", "drain.undrain", "take sandboxes again")
 
 

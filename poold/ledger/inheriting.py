@@ -140,7 +140,7 @@ def take_leftovers(db: sqlite3.Connection, old: sqlite3.Connection) -> list[str]
 
 
 def lack(db: sqlite3.Connection, lost: Former, missing: Mapping[str, str], *, now_ms: int) -> dict[str, int]:
-    """Write down that all is here but these, and why they are not. What it came to. It is not whole: see `unfinished`."""
+    """Write down that all is here but these, and why. What it came to. It is not whole then: see `unfinished`."""
     detail = {"missing": dict(list(missing.items())[:MAX_MISSING]), "count": len(missing)}
     told = {"host": lost.host, "epoch": lost.epoch, **detail}
     before = audit.listed(db, action="takeover.lacks", limit=MAX_TOLD)

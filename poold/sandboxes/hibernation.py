@@ -53,7 +53,7 @@ class Hibernation:
 
     def __init__(self, means: Means) -> None:
         self._means = means
-        self._is_stopping = False
+        self._why_not: str | None = None  # nothing is put or fetched
         self._under_way: set[asyncio.Task[Any]] = set()
         self._to_sweep = asyncio.Event()
         self._failed: set[str] = set()
@@ -66,8 +66,12 @@ class Hibernation:
 
     def stop(self) -> None:
         """End what is under way: everything is where it was, and the next daemon may begin again."""
-        self._is_stopping = True
-        for task in self._under_way:
+        self.give_up(STOPPING)
+
+    def give_up(self, why: str | None) -> None:
+        """End what is under way, and begin nothing, for `why`: everything is where it was. With None: begin again."""
+        self._why_not = why
+        for task in self._under_way if why is not None else ():
             task.cancel()
 
     def depot(self, sandbox_id: str, kind: str = MACHINE) -> Depot:
@@ -191,13 +195,13 @@ class Hibernation:
         """What `work` returns. A caller that leaves does not end it; a host that stops does."""
         task = asyncio.ensure_future(work)
         self._under_way.add(task)
-        if self._is_stopping:
+        if self._why_not is not None:
             task.cancel()
         try:
             return await finish(task)
         except asyncio.CancelledError:
-            if task.cancelled() and self._is_stopping:
-                raise CapacityError(STOPPING) from None
+            if task.cancelled() and self._why_not is not None:
+                raise CapacityError(self._why_not) from None
             raise
         finally:
             self._under_way.discard(task)

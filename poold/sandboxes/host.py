@@ -200,19 +200,17 @@ class Sandboxes(Sleeping):
         """Every sandbox that has a machine now."""
         return list(self._live.values())
 
-    async def drain(self, mode: str, caller: Caller) -> AsyncIterator[tuple[str, WarrenError | None]]:
-        """Take nothing new, and `pause` or `destroy` what runs: each id when it is done, with what went wrong."""
+    async def close(self) -> None:
+        """Take nothing new. What is being created is given up, what is being resumed or put to sleep is waited for."""
         self.is_draining = True
         self.creations.end(Draining(DRAINING, retry_after_s=60))
-        await self._turns.all_over()  # what is being resumed is drained, too
-        end = self.pause if mode == "pause" else self.destroy
-        for sandbox_id in list(self._live):
-            try:
-                await end(sandbox_id, caller, "the host was drained")
-            except WarrenError as error:
-                yield sandbox_id, error
-            else:
-                yield sandbox_id, None
+        await self._turns.all_over()
+
+    async def give_up(self, sandbox_id: str, reason: str) -> None:
+        """The sandbox is over, as if its machine had failed: a task that has it goes on from its last checkpoint."""
+        async with self._turns.of(sandbox_id):
+            sandbox = await self._means.move(sandbox_id, Event.FAIL, BY_ITSELF, reason=reason)
+            await finish(self._free(sandbox, MachineDied(reason)))
 
     # How it is done.
 

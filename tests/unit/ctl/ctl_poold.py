@@ -220,6 +220,8 @@ class Poold:
         return self.rules
 
     def drain(self, asked: Asked) -> Stream:
+        if asked.body["mode"] == "move":
+            return Stream([("", kind, told) for kind, told in MOVED])
         progress = {"left": 1, "done": 1, "sandbox": sandbox_id("one")}
         counts = {"paused": 2, "destroyed": 0, "failed": 0}
         if asked.body["mode"] == "destroy":
@@ -227,6 +229,26 @@ class Poold:
         return Stream([("", "progress", progress), ("", "progress", {**progress, "left": 0}), ("", "drained", counts)])
 
 
+MOVED: list[tuple[str, dict[str, Any]]] = [
+    ("progress", {"sandbox": None, "step": "begun", "drain": "dr-1", "why": "the operator asked for it"}),
+    ("progress", {"sandbox": None, "step": "emptying", "sandboxes": 2, "running": 1}),
+    ("progress", {"sandbox": sandbox_id("one"), "step": "pausing"}),
+    ("progress", {"sandbox": sandbox_id("one"), "step": "hibernated", "bytes": 12_300_000}),
+    ("progress", {"sandbox": None, "step": "handing_over", "host": "host-b"}),
+    ("progress", {"sandbox": None, "step": "carried_on", "host": "host-b"}),
+    ("progress", {"sandbox": sandbox_id("one"), "step": "resumed", "host": "host-b"}),
+    (
+        "drained",
+        {
+            "to": "host-b",
+            "moved": {sandbox_id("one"): "host-b"},
+            "asleep": {},
+            "failed": {},
+            "unknown": [],
+            "undone": None,
+        },
+    ),
+]
 NOTHING_SWEPT: dict[str, Any] = {"dry_run": False, "swept": [], "bytes": 0, "spared": [], "unsure": []}
 
 
