@@ -50,6 +50,7 @@ from poold.tasks.escrow import Escrow
 from poold.tasks.posting import Ways, post
 from poold.tasks.prices import read_prices
 from poold.upkeep import upkeep
+from poold.workspaces import open_shelf, templates
 
 log = logging.getLogger("poold")
 
@@ -87,6 +88,7 @@ async def run(
         open_depot(
             config.state_dir, cluster.shared, ground.engine, ground.images, ledger=opened.ledger, sources=sources
         ) as depot,
+        open_shelf(config.workspaces, config.state_dir, cluster.shared, sources.now_ms) as shelf,
     ):
         ledger, membership = opened.ledger, cluster.membership
         if membership.keeper is not None and ground.cgroups is not None:
@@ -94,7 +96,7 @@ async def run(
         watch = Watch(config.state_dir, metrics, _thresholds(config))
         gate = partial(_gate, membership.check, watch.gate)
         pool = _pool(config, ground, _places(config, ground, sources, proxies), metrics, gate)
-        means = Means(ledger, pool, ground.images, sources, metrics, _network(config, clients), depot)
+        means = Means(ledger, pool, ground.images, sources, metrics, _network(config, clients), depot, shelf)
         async with (
             pool.running(),
             watch.running(pool.keeper.strain),
@@ -104,6 +106,7 @@ async def run(
             drained, under_way = Drained(config.state_dir), await ledger.read(drains.under_way)
             host.is_draining = bool(drained) or under_way is not None
             await reconcile.take_over(todo, means, host, ground.slot_of, recovery)
+            await templates.ship(shelf, __version__)
             async with (
                 _returning(config, means, host, cluster.shared).running() as returning,
                 _open_tasks(config, means, host, cluster.shared, halted=under_way is not None) as tasks,

@@ -137,9 +137,11 @@ class Guest:
         """What a process of `account` is started with. The last one wins.
 
         Where the machine is a developer's own computer, its user has a home of its own: what a shell reads at its start
-        is not the developer's, and what it leaves there if it is killed is in nobody's way.
+        is not the developer's, and what it leaves there if it is killed is in nobody's way. Nor is a repository that
+        the workspace happens to lie in: git looks for none above the workspace.
         """
         is_guests = account.name == self.accounts.find(None).name
+        above = {} if self._session_home is None else {"GIT_CEILING_DIRECTORIES": os.path.dirname(self.workspace)}  # noqa: PTH120
         return {
             "PATH": PATH,
             "HOME": self.session_home if is_guests else account.home,
@@ -147,6 +149,7 @@ class Guest:
             "LOGNAME": account.name,
             "SHELL": account.shell,
             "LANG": "C.UTF-8",
+            **above,
             **({"TERM": TERM} if pty else {}),
             **self.identity.env,
             **requested,

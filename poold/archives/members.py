@@ -38,6 +38,9 @@ class Census:
         self._sum += member.size
         return True
 
+    def hear(self, data: bytes) -> None:
+        """The data of the member that was judged last, piece by piece."""
+
     def _check_kind(self, member: Member) -> None:
         parts = _parts(member.name, "a name")
         if member.kind is Kind.HARD_LINK:
@@ -84,6 +87,11 @@ class LayerCensus(CheckpointCensus):
 
     folders = LAYER_FOLDERS
     lists = (b"removed", b"env")
+
+
+def parts_of(member: Member) -> list[bytes]:
+    """The steps of a member's name, once it was judged."""
+    return _parts(member.name, "a name")
 
 
 def _ways(parts: list[bytes]) -> list[int]:

@@ -11,11 +11,10 @@ So a failure, a cancellation or a kill at any step has nothing to undo that coul
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from typing import Any, TypeVar
 
-from contract.errors import CapacityError, NotFound, WarrenError, WrongState
+from contract.errors import NotFound, WarrenError, WrongState
 from contract.models import FILES, MACHINE, Caller, Hibernated, Sandbox
 from contract.states import Event
 from poold.hibernate import Depot, Drive
@@ -25,13 +24,12 @@ from poold.lifetimes import beside, finish
 from poold.sandboxes import files_alone
 from poold.sandboxes.means import Live, Means
 from poold.sandboxes.owed import Owed
+from poold.sandboxes.stoppable import Stoppable
 from poold.sandboxes.telling import Progress
 from poold.sandboxes.why import STOPPING, exists
 from poold.steps import Step, run_steps
 
 log = logging.getLogger("poold.sandboxes")
-
-T = TypeVar("T")
 
 SWEEP_S = 3600.0
 REST_S = 300.0  # after a hibernation that failed: all of it may have to be sent again
@@ -53,8 +51,7 @@ class Hibernation:
 
     def __init__(self, means: Means) -> None:
         self._means = means
-        self._why_not: str | None = None  # nothing is put or fetched
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._work = Stoppable()
         self._to_sweep = asyncio.Event()
         self._failed: set[str] = set()
 
@@ -70,9 +67,7 @@ class Hibernation:
 
     def give_up(self, why: str | None) -> None:
         """End what is under way, and begin nothing, for `why`: everything is where it was. With None: begin again."""
-        self._why_not = why
-        for task in self._under_way if why is not None else ():
-            task.cancel()
+        self._work.give_up(why)
 
     def depot(self, sandbox_id: str, kind: str = MACHINE) -> Depot:
         """Where this host puts machines, or files alone. `WrongState` if it cannot take them from a machine."""
@@ -91,7 +86,7 @@ class Hibernation:
     async def put(self, sandbox: Sandbox, caller: Caller, why: str) -> Sandbox:
         """Put a paused sandbox into the store and free its disk. If this fails before that is written, it is paused."""
         with self.resting(sandbox.id), self._means.timing(self._means.metrics.hibernate_seconds):
-            hibernated = await self._stoppable(self._put(sandbox, caller, why))
+            hibernated = await self._work.do(self._put(sandbox, caller, why))
         with contextlib.suppress(WarrenError):  # it is tried again, and said, by who ends machines
             await self._means.pool.remove(sandbox.machine or "")
         return hibernated
@@ -101,7 +96,7 @@ class Hibernation:
         depot = self.depot(live.sandbox.id, FILES)
         try:
             with self.resting(live.sandbox.id), self._means.timing(self._means.metrics.hibernate_seconds):
-                return await self._stoppable(files_alone.put(self._means, depot, live, caller, why))
+                return await self._work.do(files_alone.put(self._means, depot, live, caller, why))
         except BaseException:
             self.sweep_soon()
             raise
@@ -110,14 +105,14 @@ class Hibernation:
         """Another machine for a sandbox of which the store has the files. If this fails, they are there as before."""
         depot = self.depot(sandbox.id, FILES)
         with self._means.timing(self._means.metrics.fetch_seconds):
-            live = await self._stoppable(files_alone.bring_back(self._means, owed, depot, sandbox, caller))
+            live = await self._work.do(files_alone.bring_back(self._means, owed, depot, sandbox, caller))
         self.sweep_soon()
         return live
 
     async def fetch(self, sandbox: Sandbox, caller: Caller) -> Sandbox:
         """Bring a hibernated sandbox to this host's disk, paused. If this fails, it is in the store as it was."""
         with self._means.timing(self._means.metrics.fetch_seconds):
-            paused = await self._stoppable(self._fetch(sandbox, caller))
+            paused = await self._work.do(self._fetch(sandbox, caller))
         self._to_sweep.set()
         return paused
 
@@ -190,21 +185,6 @@ class Hibernation:
         # Whatever comes of this: what was planted stays. It is the sandbox's if this is written, and in nobody's way if
         # it is not.
         return await finish(means.move(sandbox.id, Event.FETCH, caller, detail={"bytes": found.bytes}))
-
-    async def _stoppable(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns. A caller that leaves does not end it; a host that stops does."""
-        task = asyncio.ensure_future(work)
-        self._under_way.add(task)
-        if self._why_not is not None:
-            task.cancel()
-        try:
-            return await finish(task)
-        except asyncio.CancelledError:
-            if task.cancelled() and self._why_not is not None:
-                raise CapacityError(self._why_not) from None
-            raise
-        finally:
-            self._under_way.discard(task)
 
     async def _keep_sweeping(self) -> None:
         while self._means.depot is not None:

@@ -33,6 +33,10 @@ class Sleeping(Settings):
         """Save a running sandbox to disk, in its turn."""
 
     @abstractmethod
+    async def _save_before_sleep(self, live: Live) -> None:
+        """What of a running sandbox is kept under a name is saved, if it can be."""
+
+    @abstractmethod
     async def _settled(self, sandbox_id: str) -> Sandbox:
         """In its turn: the sandbox as it is."""
 
@@ -80,6 +84,7 @@ class Sleeping(Settings):
         if was_paused:
             with self.hibernation.resting(sandbox.id):
                 await self._resume(sandbox, caller)
+        await self._save_before_sleep(self._live[sandbox.id])
         # From here on an end of its machine is ours to tell of.
         live = self._live.pop(sandbox.id)
         live.stop_listening()
