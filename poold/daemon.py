@@ -34,7 +34,7 @@ from poold.metrics import Metrics
 from poold.opened import Opened, open_ledger
 from poold.pool import Outfit, Places, Pool
 from poold.pressure import Threshold, Thresholds
-from poold.registry import Registry
+from poold.registry import Registry, open_place
 from poold.replica import accepted
 from poold.replica.errors import ReplicaDamaged, ReplicaError
 from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources, open_depot
@@ -335,11 +335,17 @@ def _thresholds(config: Config) -> Thresholds:
     )
 
 
-def _beating(config: Config, found: Services) -> contextlib.AbstractAsyncContextManager[None]:
+@contextlib.asynccontextmanager
+async def _beating(config: Config, found: Services) -> AsyncIterator[None]:
     """This host's record is kept up to date in the registry, if there is one."""
     if config.registry is None:
-        return contextlib.nullcontext()
-    return Registry(config.registry, partial(record, found), partial(is_ready, found)).beating()
+        yield
+        return
+    async with (
+        open_place(config.registry) as place,
+        Registry(place, partial(record, found), partial(is_ready, found)).beating(),
+    ):
+        yield
 
 
 @contextlib.asynccontextmanager
