@@ -18,6 +18,18 @@ class Membership:
     def is_held(self) -> bool:
         return self.keeper is None or self.keeper.is_held
 
+    @property
+    def is_alone(self) -> bool:
+        return self.members is None
+
+    def open_lines(self) -> frozenset[str]:
+        """Hosts of which a ledger was lost, as seen from here, that nobody has carried on yet."""
+        return frozenset() if self.members is None else self.members.open_lines()
+
+    def holders(self) -> frozenset[str]:
+        """Hosts that hold a lease, or did and nobody has taken it: they have a ledger of their own."""
+        return frozenset() if self.members is None else self.members.holders()
+
     def check(self) -> None:
         """Raise `Fenced` if this host must not do anything now."""
         if self.keeper is not None:
