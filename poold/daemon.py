@@ -11,6 +11,7 @@ from contract.__about__ import __version__
 from contract.ids import new_id
 from contract.states import Event
 from poold import reconcile
+from poold.api.books import Books
 from poold.api.observe import is_ready, measure, record
 from poold.api.services import Facts, Services
 from poold.api.tickets import Refusals, Tickets
@@ -130,6 +131,7 @@ async def run(
                     departure=departure,
                     replica=opened.replica,
                     membership=membership,
+                    books=Books(membership),
                 )
                 measure(found)
                 metrics.takeover_missing.read_from(lambda: {(): float(sum(carrying.missing.values()))})
