@@ -45,8 +45,9 @@ async def forward(  # noqa: PLR0917  # what ASGI hands on, and where it goes
     """Pass the request on, and the answer back. Returns its status, or 499 if the client left before there was one.
 
     Raises only before anything was sent to the client: what `Upstream` raises, `HostSlow`, `HostUnreachable` also for a
-    host that refuses our ticket, what is wrong with the request itself, and `NotMine` where the host has never had the sandbox: then the same scope may be forwarded to
-    another host, which gets the whole body. An empty `ticket` sends none.
+    host that refuses our ticket, what is wrong with the request itself, and `NotMine` where the host has never had the
+    sandbox: then the same scope may be forwarded to another host, which gets the whole body. An empty `ticket` sends
+    none.
 
     `asked` stands for what of the client's own headers would pass, `extra_headers` are added, and `mend` changes the
     headers of the answer. `begun`: the host was asked already.

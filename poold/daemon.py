@@ -24,6 +24,7 @@ from poold.ground import Ground, open_ground, open_proxies
 from poold.lease import wardens
 from poold.lease.members import Lost
 from poold.ledger import sandboxes
+from poold.lifetimes import beside
 from poold.metrics import Metrics
 from poold.opened import open_ledger
 from poold.pool import Outfit, Places, Pool
@@ -115,11 +116,14 @@ async def run(
                     membership=membership,
                 )
                 measure(found)
-                await _serve(config, found, stop, ready)
+                metrics.takeover_missing.read_from(lambda: {(): float(sum(carrying.missing.values()))})
+                await _serve(config, found, carrying, stop, ready)
 
 
-async def _serve(config: Config, found: Services, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    async with serving(found, config), _beating(config, found), _among_others(found):
+async def _serve(
+    config: Config, found: Services, carrying: Carrying, stop: asyncio.Event, ready: Callable[[], None]
+) -> None:
+    async with serving(found, config), _beating(config, found), _among_others(found, carrying):
         log.info("serving", extra={"address": f"{config.host}:{config.port}", "engine": config.engine})
         ready()
         await stop.wait()
@@ -187,7 +191,8 @@ def _heir(config: Config, means: Means, host: Sandboxes, tasks: Tasks) -> Heir:
         else:
             host.wait_for(await host.get(one))
 
-    return Heir(means.ledger, config.state_dir / "takeovers", partial(newest, config), go_on, means.sources.now_ms)
+    folder, forget = config.state_dir / "takeovers", partial(accepted.forget, config.state_dir)
+    return Heir(means.ledger, folder, partial(newest, config), go_on, means.sources.now_ms, forget)
 
 
 async def _restore(config: Config, lost: Lost) -> None:
@@ -289,14 +294,14 @@ def _beating(config: Config, found: Services) -> contextlib.AbstractAsyncContext
 
 
 @contextlib.asynccontextmanager
-async def _among_others(found: Services) -> AsyncIterator[None]:
+async def _among_others(found: Services, carrying: Carrying) -> AsyncIterator[None]:
     """The lease tells how this host is doing, and those of others are watched."""
     keeper, members = found.membership.keeper, found.membership.members
     if keeper is None or members is None:
         yield
         return
     keeper.record_from(partial(record, found))
-    async with members.watching():
+    async with members.watching(), beside(carrying.finish_others()):
         yield
 
 

@@ -123,6 +123,7 @@ def _measure_lease(found: Services) -> None:
     metrics.lease_renewals_total.read_from(
         lambda: {("renewed",): keeper.counted.renewals, ("failed",): keeper.counted.failures}
     )
+    metrics.takeover_troubles.read_from(lambda: {(): members.troubles()})
     metrics.hosts_alive.read_from(lambda: {(): len(members.living())})
 
 

@@ -219,6 +219,12 @@ def _records(top: Group) -> None:
     backup.add_argument("path", metavar="PATH", help="a file that does not exist yet")
     _leaf(ledger, "check", "records.ledger_check", "look for damage")
     _leaf(ledger, "status", "ledger.status", "when writes are acknowledged, where its replica is, how far behind")
+    accept = _leaf(ledger, "accept", "ledger.accept", "let an older epoch's ledger do, where the newest is damaged")
+    accept.add_argument("host", metavar="HOST", help="whose ledger it is")
+    accept.add_argument(
+        "--epoch", type=int, required=True, metavar="NUMBER", help="which one will do; 0: none is needed"
+    )
+    accept.add_argument("--state-dir", metavar="FOLDER", help="of the host that carries it on (that of the poold here)")
     restore = _leaf(ledger, "restore", "ledger.restore", "make a ledger from a replica; poold need not run")
     restore.add_argument(
         "--from", dest="where", metavar="WHERE", help="FOLDER or s3://BUCKET/PREFIX/ledger/HOST/EPOCH (this host's)"

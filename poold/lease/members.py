@@ -15,6 +15,7 @@ from typing import Any
 
 from contract.errors import WarrenError
 from contract.hosts import Host
+from poold.errors import Fenced
 from poold.lease.clock import boottime_ns
 from poold.lease.keeper import LOOK_S, Keeper
 from poold.lease.starting import PREFIX
@@ -29,6 +30,7 @@ log = logging.getLogger("poold.lease")
 MAX_HOSTS = 1000
 AT_ONCE = 8
 CHANGE_TRIES = 20  # of a lease whose holder renews it meanwhile
+REST_S, LONGEST_REST_S = 2.0, 300.0  # between two tries to carry on what could not be
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,19 @@ class Lost:
 
 
 TakeOver = Callable[[Lost], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A line that could not be carried on yet, and when it is tried again."""
+
+    why: str
+    tries: int
+    until_ns: int
+
+
+def rest_s(tries: int) -> float:
+    return float(min(REST_S * 2 ** min(tries - 1, 30), LONGEST_REST_S))
 
 
 class Members:
@@ -71,10 +86,15 @@ class Members:
         self._seen: dict[str, Seen] = {}
         self._unreadable: dict[str, str] = {}
         self._failing: set[str] = set()
+        self._troubles: dict[tuple[str, Taken], Trouble] = {}
 
     def living(self) -> dict[str, Host]:
         """The records of the hosts that hold their leases, this one included."""
         return living(self._seen, self._now_ns())
+
+    def troubles(self) -> int:
+        """How many lines this host has taken and cannot carry on yet."""
+        return len(self._troubles)
 
     def view(self) -> list[dict[str, Any]]:
         """All hosts, by name."""
@@ -155,7 +175,8 @@ class Members:
         if self._take_over is None:
             return
         began_ns = self._now_ns()
-        await self._take_over(Lost(host, taken.root, taken.last))
+        if not await self._has_taken_over(host, taken, self._take_over):
+            return
         self._keeper.check()
         # Only now: what its ledger had of others' was written after they were marked, and is seen by this look.
         await self.look()
@@ -168,6 +189,26 @@ class Members:
         took_s = round((self._now_ns() - began_ns) / S, 1)
         told = {"host": host, "epoch": taken.last, "took_s": took_s}
         log.warning("what a lost host had is carried on here", extra=told)
+
+    async def _has_taken_over(self, host: str, taken: Taken, take_over: TakeOver) -> bool:
+        """Whatever goes wrong costs this host nothing: it is told, and tried again later, and the note stays."""
+        before = self._troubles.get((host, taken))
+        if before is not None and self._now_ns() < before.until_ns:
+            return False
+        try:
+            await take_over(Lost(host, taken.root, taken.last))
+        except Fenced:
+            raise
+        except Exception as error:
+            tries = 1 if before is None else before.tries + 1
+            why = str(error) if isinstance(error, WarrenError) else f"{type(error).__name__}: {error}"
+            until_ns = self._now_ns() + int(rest_s(tries) * S)
+            self._troubles[(host, taken)] = Trouble(why, tries, until_ns)
+            told = {"host": host, "last": taken.last, "why": why, "tries": tries, "again_s": rest_s(tries)}
+            log.error("a lost host cannot be carried on yet", extra=told, exc_info=not isinstance(error, WarrenError))
+            return False
+        self._troubles.pop((host, taken), None)
+        return True
 
     async def _pass_on(self, host: str, taken: Taken) -> None:
         me = self._keeper.lease
@@ -235,8 +276,10 @@ class Members:
 
     def _view(self, seen: Seen, now_ns: int) -> dict[str, Any]:
         lapses = lapses_ns(seen)
+        troubles = [each.why for (host, _), each in self._troubles.items() if host == seen.lease.host]
         return {
             **seen.lease.view(),
+            **({"trouble": "; ".join(troubles)} if troubles else {}),
             "state": seen.lease.state,
             "alive": is_alive(seen, now_ns),
             "lapses_s": None if lapses is None else round(max(0, lapses - now_ns) / S, 1),

@@ -52,8 +52,8 @@ class Notes:
             return
         if found.name:
             raise ConfigError(
-                f"POOLD_NAME={name}, but {self._path} is of host {found.name}, whose ledger and lease others know by that"
-                f" name: set POOLD_NAME={found.name} again, or give the new host an empty POOLD_STATE_DIR"
+                f"POOLD_NAME={name}, but {self._path} is of host {found.name}, whose ledger and lease others know by"
+                f" that name: set POOLD_NAME={found.name} again, or give the new host an empty POOLD_STATE_DIR"
             )
         self.write(replace(found, name=name))
 

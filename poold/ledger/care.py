@@ -75,8 +75,9 @@ def check_copy(path: Path) -> list[str]:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a ledger in the file: one that is gone, empty, cut short or something else is none. Reads little,
-    and changes nothing: what is damaged in its middle is for `check`. Blocks.
+    """Whether there is a ledger in the file: one that is gone, empty, cut short or something else is none.
+
+    Reads little, and changes nothing: what is damaged in its middle is for `check`. Blocks.
     """
     try:
         if not _is_as_long_as_it_says(path):
@@ -95,7 +96,7 @@ def is_there(path: Path) -> bool:
 
 
 def _is_as_long_as_it_says(path: Path) -> bool:
-    """By its first page. What is in the log is not in the file yet: with one that has something, anything may be right."""
+    """By its first page. What is in the log may not be in the file yet: if there is something, nobody can tell."""
     with path.open("rb") as file:
         head, size = file.read(100), os.fstat(file.fileno()).st_size
     if not head.startswith(b"SQLite format 3\0") or len(head) < 100:

@@ -91,6 +91,15 @@ class Covering:
         self._collected.add(committed)
         self._more.set()
 
+    def covered(self) -> "asyncio.Future[None]":
+        """Done when the replica has all that is committed now, whether acknowledgements wait for it or not."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._collected is None:
+            self._collected = Waiting(time.monotonic())
+        self._collected.outcomes.append((done, None, None, True))
+        self._more.set()
+        return done
+
     @contextlib.asynccontextmanager
     async def running(self, newest: int) -> AsyncIterator[None]:
         """Cover what is committed during the block. `newest` is the id of the newest event before it.

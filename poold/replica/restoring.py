@@ -74,7 +74,17 @@ async def _made(target: Target, made: Path, environ: Mapping[str, str]) -> int:
 
 async def _nothing(target: Target, settings: Path, environ: Mapping[str, str]) -> WarrenError:
     """Why there is nothing to restore: an epoch in which nothing was ever written is no damage, and all else is."""
-    argv = [program(), "ltx", "-no-expand-env", "-config", settings, "-level", "all", "-json", settings.with_name(LEDGER)]
+    argv = [
+        program(),
+        "ltx",
+        "-no-expand-env",
+        "-config",
+        settings,
+        "-level",
+        "all",
+        "-json",
+        settings.with_name(LEDGER),
+    ]
     code, out, said = await _run([str(word) for word in argv], environment(environ))
     try:
         found = len(orjson.loads(out) or ())

@@ -193,6 +193,9 @@ class Hibernation:
     async def _sweep(self, depot: Depot) -> None:
         """Remove what belongs to nobody. What is being written just now is looked at the next time."""
         ledger = self._means.ledger
-        for prefix in await ledger.read(leftovers.listed):
+        left = await ledger.read(leftovers.listed)
+        if left:
+            await ledger.covered()  # else a successor might look for a sandbox there
+        for prefix in left:
             if await depot.remove(prefix):
                 await ledger.write(partial(leftovers.drop, prefix=prefix), durable=False)

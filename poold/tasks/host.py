@@ -316,12 +316,15 @@ class Tasks:
     async def _sweep(self) -> None:
         needed = await self.tools.read(partial(_needed, since_ms=self.tools.now_ms() - RETRY_MS))
         swept = await finish(asyncio.to_thread(self.tools.vault.sweep, _Either(needed, self._fresh)))
+        if swept:
+            await self.tools.ledger.covered()  # else a successor might need what is sealed in the store
         for task_id, state in (await self.tools.read(partial(tasks.states, ids=swept))).items():
             if state is not None:  # else others may carry it on, since this host was lost: it is theirs in the store
                 await self.tools.forget_secrets(task_id)
         self._fresh -= needed | self._stale  # what was fresh the last time is a task by now, or never will be
         self._stale = set(self._fresh)
         while forgotten := await self.tools.read(retention.forgotten_files):
+            await self.tools.ledger.covered()  # a successor might still look for them
             for task_id in forgotten:
                 await self.tools.artifacts.remove(task_id)
                 await remove_all(self.tools.store, task_id)

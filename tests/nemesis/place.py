@@ -32,7 +32,7 @@ from tests.s3server import running_s3
 STORE = "s3"  # the machine of the store
 WORLD = "world"  # the machine of whatever tasks have effects on
 STORE_PORT, WORLD_PORT = 8333, 8080
-LEASE_S = 3
+LEASE_S = 5  # the least with which hosts get on beside other tests on two cores
 DISK_MB = 192
 AGAIN_S = 1.0  # until what ended is started again
 CLOCK = Path(__file__).parent / "clock"
@@ -302,10 +302,16 @@ def _begin(place: Place) -> None:
             place.open_port(name)
     for name in (*GATEWAYS, *place.hosts_here):
         place.start(name)
+        if name in place.hosts_here:  # one after the other: all at once have too little of a busy computer
+            _wait_for(place, lambda: '"what":"serving"' in place.log(name))  # noqa: B023 — it is called here
         if place.engine == "qemu" and name == place.hosts_here[0]:  # the others use what it has booted
-            until(lambda: snapshots.are_there(place.state(place.hosts_here[0])), limit_s=START_LIMIT_S)
+            _wait_for(place, lambda: snapshots.are_there(place.state(place.hosts_here[0])))
+    _wait_for(place, lambda: are_alive(place))
+
+
+def _wait_for(place: Place, is_so: Callable[[], bool]) -> None:
     try:
-        until(lambda: are_alive(place), limit_s=START_LIMIT_S)
+        until(is_so, limit_s=START_LIMIT_S)
     except AssertionError as error:
         raise AssertionError("\n".join(["not all hosts came up", *place.ended])) from error
 

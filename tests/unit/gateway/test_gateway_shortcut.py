@@ -58,11 +58,9 @@ class Box:
             case "hangs-up-once":
                 if sum("hangs-up-once" in each for each in self.heads) == 1:
                     return False
-            case "bad-ticket":
-                writer.write(HEAD % (401, 2, b"") + b"{}")
-                return True
-            case "not-mine":
-                writer.write(HEAD % (404, 2, b"warren-not-mine: 1\r\n") + b"{}")
+            case "bad-ticket" | "not-mine":
+                is_bad = case == "bad-ticket"
+                writer.write(HEAD % (401 if is_bad else 404, 2, b"" if is_bad else b"warren-not-mine: 1\r\n") + b"{}")
                 return True
         writer.write(HEAD % (200, 5, b"") + b"he")
         if case == "in%20two%20pieces":

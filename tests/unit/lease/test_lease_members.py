@@ -10,7 +10,7 @@ from lease_hosts import TestHost, Troubled, hosts, until
 
 from poold.errors import HostFault
 from poold.lease.keeper import Keeper
-from poold.lease.members import Lost, Members
+from poold.lease.members import Lost, Members, rest_s
 from poold.lease.terms import Begin
 from poold.lease.written import State
 from poold.store import Blob
@@ -181,3 +181,40 @@ async def test_a_fenced_host_takes_nothing(store: Troubled, tmp_path: Path) -> N
         await members.act()
         assert (await a.lease()).state is State.LEFT
         assert carried.lost == []
+
+
+class Unforeseen(Carried):
+    """Whose takeovers fail in ways that nobody thought of."""
+
+    def __init__(self, *errors: Exception) -> None:
+        super().__init__()
+        self.errors = list(errors)
+        self.tries = 0
+
+    async def take_over(self, lost: Lost) -> None:
+        self.tries += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        await super().take_over(lost)
+
+
+async def test_a_takeover_that_fails_however_costs_the_taking_host_nothing_and_is_told(
+    store: Troubled, tmp_path: Path
+) -> None:
+    errors = [OSError(28, "No space left on device"), ValueError("nonsense"), KeyError("no such column")]
+    carried = Unforeseen(*errors)
+    with hosts(tmp_path, store, "ab") as [a, b]:
+        _, keeper = await a.begin()
+        await keeper.leave()
+        async with member(b, carried) as (taker, members):
+            await until(lambda: carried.tries == 1)
+            await until(lambda: any("No space left" in (each.get("trouble") or "") for each in members.view()))
+            assert members.troubles() == 1
+            await until(lambda: carried.lost)
+            await until(lambda: not members.troubles())
+            taker.check()
+        assert carried.lost == [Lost("a", 1, 1)]
+
+
+async def test_a_takeover_that_fails_is_tried_again_with_more_and_more_time_between() -> None:
+    assert [rest_s(tries) for tries in (1, 2, 3, 20)] == [2.0, 4.0, 8.0, 300.0]

@@ -72,3 +72,33 @@ async def test_a_ledger_of_a_host_that_lost_its_lease_is_closed_without_waiting_
     with pytest.raises((Fenced, LedgerError)):
         await writing
     assert lease.covers == 1  # the one before it was lost
+
+
+@pytest.mark.parametrize("holds", [True, False])
+async def test_who_waits_for_the_replica_waits_until_it_has_all_that_was_committed(tmp_path: Path, holds: bool) -> None:
+    lease = Lease()
+    way = Replication(lease.cover, holds=holds, check=lease.check)
+    async with asyncio.timeout(30), Ledger.open(tmp_path / "ledger.db", replication=way) as ledger:
+        await ledger.covered()
+        lease.may_cover.clear()
+        await ledger.write(lambda db: sandboxes.add(db, box(1)), durable=False)
+        waiting = asyncio.ensure_future(ledger.covered())
+        done, _ = await asyncio.wait({waiting}, timeout=0.2)
+        assert not done
+        lease.may_cover.set()
+        await waiting
+
+
+async def test_a_ledger_without_a_replica_has_nothing_to_wait_for(tmp_path: Path) -> None:
+    async with Ledger.open(tmp_path / "ledger.db") as ledger:
+        await ledger.covered()
+
+
+async def test_who_waits_for_a_replica_that_never_gets_it_is_told_when_the_ledger_is_closed(tmp_path: Path) -> None:
+    lease = Lease()
+    async with Ledger.open(tmp_path / "ledger.db", replication=lease.replication()) as ledger:
+        lease.is_held = False
+        waiting = asyncio.ensure_future(ledger.covered())
+        await asyncio.sleep(0)
+    with pytest.raises(LedgerError, match="closed before the store had it"):
+        await waiting

@@ -66,6 +66,17 @@ async def swept(host: Host, folder: Path) -> None:
             await asyncio.sleep(0.005)
 
 
+class Gate:
+    """A replica that is behind until it is opened."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.is_open = asyncio.Event(), asyncio.Event()
+
+    async def covered(self) -> None:
+        self.is_asked.set()
+        await self.is_open.wait()
+
+
 # What should be.
 
 
@@ -580,3 +591,21 @@ async def test_a_manifest_whose_sandbox_makes_no_sense_is_refused(tmp_path: Path
         await store.put(key, orjson.dumps({**facts, "sandbox": "sb-0000000000000000"}))
         with pytest.raises(NotOurs, match="elsewhere"):
             await host.sandboxes.hibernation.import_hibernated(key, Caller())
+
+
+async def test_what_is_left_over_stays_until_the_replica_knows_that_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A successor's ledger may still say that the sandbox is there."""
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create()
+        await hibernate(host, sandbox)
+        gate = Gate()
+        monkeypatch.setattr(host.services.ledger, "covered", gate.covered, raising=False)
+        before = objects(tmp_path)
+        assert (await resume(host, sandbox)).json["state"] == "running"
+        async with asyncio.timeout(10):
+            await gate.is_asked.wait()
+        assert objects(tmp_path) == before
+        gate.is_open.set()
+        await swept(host, tmp_path)

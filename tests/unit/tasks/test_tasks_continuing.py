@@ -180,3 +180,28 @@ def test_a_task_goes_on_only_if_nothing_is_had_twice() -> None:
                     assert checkpoint
                 if way is Way.ANEW and phase in ("run", "finish"):
                     assert not effects
+
+
+async def test_checkpoints_stay_until_the_replica_knows_that_nobody_needs_them(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A successor's ledger may still have them, and go on from there."""
+    is_asked, is_open = asyncio.Event(), asyncio.Event()
+
+    async def covered() -> None:
+        is_asked.set()
+        await is_open.wait()
+
+    store = stage.host.services.tasks.tools.store
+    task = await stage.create("commit One\nask Go on?", checkpoint={"steps": 1})
+    view = await stage.until(task, lambda view: bool(view["waiting"]))
+    await checkpointed(stage, task, steps=3)
+    monkeypatch.setattr(stage.host.services.ledger, "covered", covered, raising=False)
+    said = {"kind": "answer", "id": view["waiting"][0]["id"], "text": "yes"}
+    assert (await stage.ask("POST", task, "/input", said)).status == 200
+    async with asyncio.timeout(60):
+        await is_asked.wait()
+    assert [each async for each in store.list(f"checkpoints/{task}/")] != []
+    is_open.set()
+    await stage.ended(task)
+    assert [each async for each in store.list(f"checkpoints/{task}/")] == []
