@@ -12,6 +12,7 @@ from contract.errors import BadField
 from contract.fields import Fields
 from contract.network import Network, Within
 from contract.states import State
+from contract.workspaces import MAX_NAME_CHARS, NAME, Workspace
 
 MAX_ENV = 256
 MAX_ENV_CHARS = 32_768
@@ -143,6 +144,8 @@ class CreateSandbox:
     metadata: dict[str, str]
     public_ports: tuple[int, ...] = ()
     network: Network | None = None  # as the key, the image or the host says
+    workspace: str | None = None  # the name of what its files are pulled from and saved to
+    template: str | None = None  # what a workspace without versions begins with
 
     @classmethod
     def parse(cls, body: bytes, limits: ShapeLimits) -> "CreateSandbox":
@@ -164,6 +167,8 @@ class CreateSandbox:
             metadata=fields.texts("metadata", max_chars=MAX_METADATA_CHARS, max_count=MAX_METADATA),
             public_ports=_public_ports(fields),
             network=Network.read_from(fields),
+            workspace=fields.text("workspace", max_chars=MAX_NAME_CHARS, pattern=NAME, default=None),
+            template=fields.text("template", max_chars=MAX_NAME_CHARS, pattern=NAME, default=None),
         )
 
 
@@ -221,6 +226,7 @@ class Sandbox:
     network: Network = field(default_factory=Network)  # what it may reach; the levels above may allow less
     within: tuple[Within, ...] = ()  # those of its key and its image, which it never gets out of
     hibernated: Hibernated | None = None  # where it is in the store, while it is there
+    workspace: Workspace | None = None  # what its files were made from, and where they are saved
     next: Next | None = None  # not in the ledger: it follows from the rest and from what is going on
 
     def view(self) -> dict[str, Any]:
@@ -236,6 +242,7 @@ class Sandbox:
             "metadata": self.metadata,
             "public_ports": list(self.public_ports),
             "network": self.network.view(),
+            "workspace": None if self.workspace is None else self.workspace.view(),
             "created_ms": self.created_ms,
             "started_ms": self.started_ms,
             "paused_ms": self.paused_ms,

@@ -5,7 +5,7 @@ from contract.keys import Scope
 from contract.models import USUAL_SHAPES, USUAL_TIMEOUT_S, CreateSandbox
 from contract.schema import closed, or_null
 from gateway.operations import views
-from gateway.operations.codes import BODY, FOUND, GUEST, HOSTS, QUERY, STORE, together
+from gateway.operations.codes import BODY, FOUND, GUEST, HOSTS, QUERY, STORE, WORKSPACE, together
 from gateway.operations.operation import JSON, PLAIN, STREAM, ZSTD, Header, Operation, Reply, json_reply
 
 ONE = "/v1/sandboxes/{sandbox_id}"
@@ -39,6 +39,9 @@ CREATE_MEANS = {
     "public_ports": "ports that anybody may reach by their preview address, without a key",
     "network": "what it may reach; without it, what your key, the image or the host says: nothing, unless that was "
     "changed. The fields are those of `PUT …/network`",
+    "workspace": "a name of yours: what was saved under it last is in /workspace when this is answered, and what is "
+    "there at the end is saved under it. Without it, nothing is saved",
+    "template": "what /workspace begins with, if there is no workspace or nothing was saved of it yet",
 }
 
 SANDBOXES = (
@@ -66,7 +69,9 @@ SANDBOXES = (
         has_limits=True,
         means=CREATE_MEANS,
         headers={"Idempotency-Key": Header("what you like; another one for every new sandbox", asked.IDEMPOTENCY_KEY)},
-        errors=together(BODY, GUEST, {500: ("create_failed",), 422: ("key_reused",), 429: ("pool_exhausted",)}),
+        errors=together(
+            BODY, GUEST, WORKSPACE, {500: ("create_failed",), 422: ("key_reused",), 429: ("pool_exhausted",)}
+        ),
         example={"image": "python", "timeout_sec": 3600, "metadata": {"team": "red"}},
     ),
     Operation(
@@ -119,7 +124,12 @@ SANDBOXES = (
         "Destroy a sandbox",
         {200: json_reply("the sandbox, stopped; a second time too", views.ref("Sandbox"))},
         Scope.SANDBOXES,
-        errors=GUEST,
+        about="Its workspace, if it has one, is saved first. If that cannot be done, this is answered with 503 "
+        "`workspace_unsaved`: the sandbox is there still, and ends as soon as it can be saved.",
+        query=asked.is_discarded,
+        means={"discard": "1: end it now, whatever was not saved of its workspace is lost"},
+        errors=together(QUERY, GUEST, WORKSPACE),
+        example="discard=0",
     ),
     Operation(
         "pause_sandbox",

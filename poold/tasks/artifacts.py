@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract.errors import shown
+from poold.archives.errors import translated
+from poold.archives.writing import open_writing
 from poold.lifetimes import finish
 from poold.store import Content, Store
 from poold.store.errors import NoObject
-from poold.tasks.errors import ArtifactTooLarge, BadRange, NoArtifact, translated
+from poold.tasks.errors import ArtifactTooLarge, BadRange, NoArtifact
 from poold.tasks.vault import TASK
-from poold.tasks.writing import open_writing
 
 NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}")
 PIECE = 1 << 18
@@ -201,16 +202,6 @@ def part_of(total: int, asked: str | None) -> tuple[int, int] | None:
     if length <= 0:
         raise BadRange(f"there is nothing at {shown(asked)} of {total} bytes", bytes=total)
     return first, length
-
-
-async def pieces_of(path: Path) -> AsyncIterator[bytes]:
-    """A whole file, piece by piece."""
-    descriptor = await finish(asyncio.to_thread(_open, path), undo=os.close)
-    try:
-        while data := await finish(asyncio.to_thread(os.read, descriptor, PIECE)):
-            yield data
-    finally:
-        os.close(descriptor)
 
 
 async def _pieces(data: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:

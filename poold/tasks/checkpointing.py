@@ -17,6 +17,9 @@ import orjson
 
 from contract.errors import WarrenError
 from contract.tasks import Checkpointing
+from poold.archives import archive as archives
+from poold.archives.members import CheckpointCensus
+from poold.archives.writing import pieces_of
 from poold.errors import GuestError, SandboxPaused
 from poold.ledger import checkpoints, tasks
 from poold.ledger.checkpoints import Checkpoint
@@ -25,10 +28,7 @@ from poold.ledger.tasks import Row
 from poold.lifetimes import finish
 from poold.link import Answer
 from poold.store import Content, Store
-from poold.tasks import archive as archives
-from poold.tasks.artifacts import pieces_of
 from poold.tasks.life import Life
-from poold.tasks.members import CheckpointCensus
 from poold.tasks.pacing import Marks, base_for, due_s, rest_s
 from poold.tasks.progress import TOKENS, Progress
 from poold.tasks.words import number, text_of, usd_of

@@ -15,13 +15,14 @@ from contract.errors import WarrenError
 from contract.task_states import FINAL, TaskEvent, TaskState
 from contract.tasks import Task, Waiting
 from poold import lifetimes
+from poold.archives.errors import ArchiveTooLarge
 from poold.errors import GuestRefused
 from poold.ledger import questions, tasks, webhooks
 from poold.ledger.driver import Connection
 from poold.ledger.tasks import Row
 from poold.tasks import keeping
 from poold.tasks.checkpointing import forget_all
-from poold.tasks.errors import ArchiveTooLarge, ArtifactTooLarge
+from poold.tasks.errors import ArtifactTooLarge
 from poold.tasks.fetching import fetch_all
 from poold.tasks.follow import answered, follow
 from poold.tasks.life import Gone, Life, ask

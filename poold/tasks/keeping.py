@@ -5,11 +5,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 from contract.tasks import Task
+from poold.archives import archive as archives
 from poold.errors import GuestError
 from poold.ledger import artifacts
 from poold.ledger.tasks import Row
 from poold.link import FAR_AWAY
-from poold.tasks import archive as archives
 from poold.tasks.artifacts import Stored
 from poold.tasks.life import Life, ask
 from poold.tasks.progress import Progress

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from poold.archives.errors import translated
 from poold.config import TasksConfig
 from poold.ledger import Ledger
 from poold.ledger.driver import Connection
@@ -13,7 +14,6 @@ from poold.metrics import Metrics
 from poold.sandboxes import Means, Sandboxes
 from poold.store import Store
 from poold.tasks.artifacts import Artifacts
-from poold.tasks.errors import translated
 from poold.tasks.escrow import Escrow
 from poold.tasks.prices import Prices, Tokens
 from poold.tasks.queue import Queue

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.gitserver import git
+from tests.unit.archives.archives_tars import made, member
 from tests.unit.guest.client import Client, end, launch
 from tests.unit.guest.run_client import RunClient
-from tests.unit.tasks.tasks_tars import made, member
 
 ROUNDS = 8
 CHANGES = 12

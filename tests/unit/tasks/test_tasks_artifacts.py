@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poold.archives.errors import StoreFull
 from poold.errors import HostFault
 from poold.tasks.artifacts import Artifacts, Stored, part_of
-from poold.tasks.errors import ArtifactTooLarge, BadRange, NoArtifact, StoreFull
+from poold.tasks.errors import ArtifactTooLarge, BadRange, NoArtifact
 
 ONE, TWO = "tk-" + "a" * 16, "tk-" + "b" * 16
 

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.tasks import Checkpointing
+from poold.archives.errors import BadArchive
+from poold.archives.members import CheckpointCensus
+from poold.archives.tar import Tar
 from poold.ledger.checkpoints import Checkpoint, chain
-from poold.tasks.errors import BadArchive
-from poold.tasks.members import CheckpointCensus
 from poold.tasks.pacing import MAX_CHAIN, SHARE, Marks, base_for, due_s, rest_s
-from poold.tasks.tar import Tar
-from tests.unit.tasks.tasks_tars import made, member
+from tests.unit.archives.archives_tars import made, member
 
 ONE = Checkpoint(1, None, 1, 10, 3, 1, "s", {}, 1, 100, "a" * 64, 1)
 OFTEN = Checkpointing(steps=5, minutes=2)

@@ -1,8 +1,8 @@
 """What may be in the archive of a workspace: nothing that leads out of the folder in which it is unpacked. No I/O."""
 
 from contract.errors import shown
-from poold.tasks.errors import BadArchive
-from poold.tasks.tar import Kind, Member
+from poold.archives.errors import BadArchive
+from poold.archives.tar import Kind, Member
 
 CHECKPOINT_FOLDERS = (b"workspace", b"home")
 MAX_NAME = 4096  # a path has no more

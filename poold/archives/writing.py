@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from poold import files
+from poold.archives.errors import translated
 from poold.lifetimes import finish
-from poold.tasks.errors import translated
+
+PIECE = 1 << 18
 
 
 class Writing:
@@ -79,3 +81,18 @@ async def open_writing(path: Path) -> AsyncIterator[Writing]:
         yield writing
     finally:
         await finish(asyncio.to_thread(writing.close))
+
+
+async def pieces_of(path: Path) -> AsyncIterator[bytes]:
+    """A whole file, piece by piece."""
+    descriptor = await finish(asyncio.to_thread(_open, path), undo=os.close)
+    try:
+        while data := await finish(asyncio.to_thread(os.read, descriptor, PIECE)):
+            yield data
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    with translated("opening", path):
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

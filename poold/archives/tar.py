@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from contract.errors import shown
-from poold.tasks.errors import BadArchive
+from poold.archives.errors import BadArchive
 
 BLOCK = 512
 ZEROS = bytes(BLOCK)

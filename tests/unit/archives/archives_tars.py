@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
-from poold.tasks.members import Census
-from poold.tasks.tar import Tar
+from poold.archives.members import Census
+from poold.archives.tar import Tar
 
 LONG = "n" * 90
 MIB = 1 << 20

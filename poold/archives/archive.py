@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from poold.archives.errors import ArchiveTooLarge
+from poold.archives.members import Census
+from poold.archives.tar import Tar
+from poold.archives.writing import Writing, open_writing
 from poold.errors import HostFault
 from poold.lifetimes import both, finish
-from poold.tasks.errors import ArchiveTooLarge
-from poold.tasks.members import Census
-from poold.tasks.tar import Tar
-from poold.tasks.writing import Writing, open_writing
 
 # One thread: an archive is nobody's hurry. Standard error has one line at most.
 ZSTD = ("zstd", "-q", "-3", "--single-thread", "-c")

@@ -10,10 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from poold.archives.errors import BadArchive
+from poold.archives.tar import Kind, Member, Tar
 from poold.tasks import members
-from poold.tasks.errors import BadArchive
-from poold.tasks.tar import Kind, Member, Tar
-from tests.unit.tasks.tasks_tars import LONG, MIB, disfigured, made, member, packed, pax, raw, read, with_sum, workspace
+from tests.unit.archives.archives_tars import (
+    LONG,
+    MIB,
+    disfigured,
+    made,
+    member,
+    packed,
+    pax,
+    raw,
+    read,
+    with_sum,
+    workspace,
+)
 
 END = bytes(1024)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from poold import files
+from poold.archives.archive import Archive, keep
+from poold.archives.errors import ArchiveTooLarge, BadArchive, StoreFull
 from poold.errors import HostFault
 from poold.tasks import archive
-from poold.tasks.archive import Archive, keep
-from poold.tasks.errors import ArchiveTooLarge, BadArchive, StoreFull
-from tests.unit.tasks.tasks_tars import MIB, chunks, listed, made, member, packed, unpacked, workspace
+from tests.unit.archives.archives_tars import MIB, chunks, listed, made, member, packed, unpacked, workspace
 
 LIMIT_S = 60.0
 ENOUGH = 1 << 30
