@@ -15,6 +15,7 @@ class WorkspaceInfo:
     size_bytes: int = 0  # of its files
     files: int = 0  # all but folders
     updated_ms: int = 0
+    problem: str | None = None  # why its newest version cannot be read: then only the number is known of it
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Version:
     task: str | None = None  # whose sandbox that was
     restored_from: int | None = None  # it has the files of this one
     template: str | None = None  # its first files are of this one
+    problem: str | None = None  # why it cannot be read
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from warren.cli.ids import find, find_workspace
 from warren.cli.program import say
 from warren.cli.progress import busy
 from warren.cli.several import each_named
-from warren.workspace_models import Change, Version, WorkspaceDiff
+from warren.workspace_models import Change, Version, WorkspaceDiff, WorkspaceInfo
 from warren_console.output import write_all
 from warren_console.text import plural, relative, size
 
-TITLES = ("NAME", ">VERSION", ">FILES", ">SIZE", "SAVED")
+TITLES = ("NAME", ">VERSION", ">FILES", ">SIZE", "SAVED", "NOTE")
 VERSIONS = (">VERSION", ">FROM", ">FILES", ">SIZE", "SAVED", "BY")
 CHANGES = ("CHANGE", ">BEFORE", ">AFTER", "PATH")
 TEMPLATES = ("NAME", ">FILES", ">SIZE", "UPDATED", "OF")
@@ -36,9 +36,14 @@ def ls(context: Context) -> int:
         for info in infos:
             out.line(info.name)
     else:
-        rows = [(each.name, each.version, each.files, size(each.size_bytes), each.updated_ms) for each in infos]
-        out.table(TITLES, [(*row, relative(at_ms, out.now_ms)) for *row, at_ms in rows])
+        out.table(TITLES, [_summary(info, out.now_ms) for info in infos])
     return errors.DONE
+
+
+def _summary(info: WorkspaceInfo, now_ms: int) -> tuple[object, ...]:
+    if info.problem is not None:
+        return info.name, info.version, "-", "-", "-", info.problem
+    return info.name, info.version, info.files, size(info.size_bytes), relative(info.updated_ms, now_ms), ""
 
 
 def versions(context: Context) -> int:
@@ -57,6 +62,8 @@ def versions(context: Context) -> int:
 
 
 def _cells(version: Version, now_ms: int) -> tuple[object, ...]:
+    if version.problem is not None:
+        return version.version, "-", "-", "-", "-", version.problem
     by = version.task or version.sandbox or "-"
     if version.restored_from is not None:
         by = f"restored from version {version.restored_from}"
