@@ -146,6 +146,7 @@ class CreateSandbox:
     network: Network | None = None  # as the key, the image or the host says
     workspace: str | None = None  # the name of what its files are pulled from and saved to
     template: str | None = None  # what a workspace without versions begins with
+    task: str | None = None  # for which a host makes it; no client says so
 
     @classmethod
     def parse(cls, body: bytes, limits: ShapeLimits) -> "CreateSandbox":
@@ -228,6 +229,11 @@ class Sandbox:
     hibernated: Hibernated | None = None  # where it is in the store, while it is there
     workspace: Workspace | None = None  # what its files were made from, and where they are saved
     next: Next | None = None  # not in the ledger: it follows from the rest and from what is going on
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its workspace has a name, and is saved."""
+        return self.workspace is not None and self.workspace.name is not None
 
     def view(self) -> dict[str, Any]:
         """The reply's JSON. The environment is never part of it."""

@@ -34,6 +34,7 @@ class Workspace:
     saved_version: int | None = None  # the last one that this sandbox saved
     mark: int | None = None  # what its guest calls that save
     is_unsaved: bool = False  # it sleeps, and could not be saved before
+    task: str | None = None  # that it works for
 
     def view(self) -> dict[str, Any]:
         names = ("name", "from_version", "saved_version", "template")
@@ -71,6 +72,7 @@ class Version:
     task: str | None
     restored_from: int | None
     template: str | None  # its first files are of this one
+    problem: str | None = None  # why it cannot be read: then nothing else is known of it
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Summary:
     size_bytes: int
     files: int
     updated_ms: int
+    problem: str | None = None  # why its newest version cannot be read
 
 
 @dataclass(frozen=True)

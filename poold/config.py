@@ -14,6 +14,7 @@ from contract.network import CIDR, HOST, MAX_MB, HostRule, Limits, Mode, NetRule
 from contract.settings import BadSetting, Settings
 from contract.tasks import MAX_RETRIES, Checkpointing
 from poold.errors import ConfigError
+from poold.workspace_config import WorkspacesConfig
 
 DEFAULT_STATE_DIR = Path("/var/lib/warren")
 ENGINES = ("qemu", "local")
@@ -161,6 +162,7 @@ class Config:
     cgroup: str  # the name of our control groups
     egress: EgressConfig
     tasks: TasksConfig
+    workspaces: WorkspacesConfig
     store: Path | S3Config | None  # what hosts share; None: this one is alone
     lease_s: int  # how long this host goes on without the store
     durability: str  # what is acknowledged is in the store (replicated), or on this host's disk (local)
@@ -219,6 +221,7 @@ class Config:
             cgroup=read.group("POOLD_CGROUP", _group_of(state_dir)),
             egress=read.egress(),
             tasks=read.tasks(store if isinstance(store, Path) else state_dir / "store", isinstance(store, Path)),
+            workspaces=WorkspacesConfig.read(read),
             store=store,
             lease_s=read.integer("POOLD_LEASE_SEC", 10, 2, 3600),
             durability=read.durability("POOLD_DURABILITY", store),

@@ -42,6 +42,7 @@ from poold.tasks.escrow import Escrow
 from poold.tasks.posting import Ways, post
 from poold.tasks.prices import read_prices
 from poold.upkeep import upkeep
+from poold.workspaces import open_shelf, templates
 
 log = logging.getLogger("poold")
 
@@ -61,6 +62,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
         open_depot(
             config.state_dir, cluster.shared, ground.engine, ground.images, ledger=opened.ledger, sources=sources
         ) as depot,
+        open_shelf(config.workspaces, config.state_dir, cluster.shared, sources.now_ms) as shelf,
     ):
         ledger, membership = opened.ledger, cluster.membership
         if membership.keeper is not None and ground.cgroups is not None:
@@ -68,7 +70,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
         watch = Watch(config.state_dir, metrics, _thresholds(config))
         gate = partial(_gate, membership.check, watch.gate)
         pool = _pool(config, ground, _places(config, ground, sources, proxies), metrics, gate)
-        means = Means(ledger, pool, ground.images, sources, metrics, _network(config, clients), depot)
+        means = Means(ledger, pool, ground.images, sources, metrics, _network(config, clients), depot, shelf)
         async with (
             pool.running(),
             watch.running(pool.keeper.strain),
@@ -76,6 +78,7 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event, ready: C
             upkeep(ledger, config, sources.now_ms),
         ):
             await reconcile.take_over(todo, means, host, ground.slot_of, recovery)
+            await templates.ship(shelf, __version__)
             async with _open_tasks(config, means, host, cluster.shared) as tasks:
                 carrying.begin(_heir(config, means, host, tasks))
                 found = Services(

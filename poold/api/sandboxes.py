@@ -57,7 +57,9 @@ async def get(request: Request) -> Response:
 
 
 async def destroy(request: Request) -> Response:
-    return json_reply((await services(request).sandboxes.destroy(asked_id(request), caller_of(request))).view())
+    discard = read_query(request, asked.is_discarded)
+    host = services(request).sandboxes
+    return json_reply((await host.destroy(asked_id(request), caller_of(request), discard=discard)).view())
 
 
 async def pause(request: Request) -> Response:

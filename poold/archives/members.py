@@ -37,6 +37,9 @@ class Census:
         self._sum += member.size
         return True
 
+    def hear(self, data: bytes) -> None:
+        """The data of the member that was judged last, piece by piece."""
+
     def _check_kind(self, member: Member) -> None:
         parts = _parts(member.name, "a name")
         if member.kind is Kind.HARD_LINK:
@@ -73,6 +76,11 @@ class CheckpointCensus(Census):
             if not is_list and (len(parts) < 2 or parts[0] not in CHECKPOINT_FOLDERS):
                 raise BadArchive(f"the checkpoint has something in neither of its folders: {shown(name)}")
         return super().judge(member)
+
+
+def parts_of(member: Member) -> list[bytes]:
+    """The steps of a member's name, once it was judged."""
+    return _parts(member.name, "a name")
 
 
 def _ways(parts: list[bytes]) -> list[int]:

@@ -9,6 +9,7 @@ from contract.errors import BadField
 from contract.models import Rules, Sandbox, Shape
 from contract.network import Network, Within
 from contract.states import State
+from contract.workspaces import Workspace
 from poold.hibernate.errors import Damaged
 
 TIMES = ("expires_ms", "started_ms", "paused_ms")
@@ -24,6 +25,7 @@ def encode(sandbox: Sandbox) -> dict[str, Any]:
         "public_ports": sandbox.public_ports,
         "network": sandbox.network.view(),
         "within": [each.view() for each in sandbox.within],
+        "workspace": None if sandbox.workspace is None else sandbox.workspace.encode(),
         "created_ms": sandbox.created_ms,
         **{name: getattr(sandbox, name) for name in TIMES},
     }
@@ -45,6 +47,7 @@ def decode(key: str, facts: Mapping[str, Any], **more: Any) -> Sandbox:
             public_ports=tuple(int(port) for port in facts["public_ports"]),
             network=Network.decode(facts["network"]),
             within=tuple(Within(each["level"], Network.decode(each["network"], "within")) for each in facts["within"]),
+            workspace=None if facts.get("workspace") is None else Workspace(**facts["workspace"]),
             **times,
             **more,
         )

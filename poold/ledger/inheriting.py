@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.states import Event, State
-from poold.ledger import audit, leftovers, repeats, sandboxes
+from poold.ledger import audit, leftovers, repeats, sandboxes, workspaces
 from poold.ledger.connect import Connection
 from poold.ledger.driver import sqlite3
 from poold.ledger.repeats import Repeat
@@ -120,6 +120,8 @@ def take_leftovers(db: sqlite3.Connection, old: sqlite3.Connection) -> None:
     """What the lost host put into the store for nobody is removed from there by this one."""
     for prefix, since_ms in old.execute("SELECT prefix, since_ms FROM store_leftovers"):
         leftovers.add(db, prefix, now_ms=since_ms)
+    for owner, name, due_ms in old.execute("SELECT owner, name, due_ms FROM workspace_sweeps"):
+        workspaces.sweep_later(db, owner, name, due_ms=due_ms)
 
 
 def _is_here(db: sqlite3.Connection, table: str, one: str) -> bool:
@@ -158,8 +160,11 @@ def _copy_audit(db: sqlite3.Connection, old: sqlite3.Connection, lost: Former, s
 
 def _lose(db: sqlite3.Connection, sandbox_id: str, lost: Former, now_ms: int) -> None:
     """What only ran there, or was on a disk there, is over. What is in the store is as it was."""
-    if sandboxes.get(db, sandbox_id).state in GONE:
+    sandbox = sandboxes.get(db, sandbox_id)
+    if sandbox.state in GONE:
         reason = f"{LOST}: host {lost.host} is gone, and with it what only that host had"
+        if sandbox.workspace is not None and sandbox.is_kept:
+            reason += f"; {sandbox.workspace.last}"
         sandboxes.move(db, sandbox_id, Event.FAIL, now_ms=now_ms, reason=reason)
 
 

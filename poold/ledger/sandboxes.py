@@ -10,6 +10,7 @@ from contract.errors import BadField, NotFound, WrongState
 from contract.models import MAX_PUBLIC_PORTS, Hibernated, Rules, Sandbox, Shape
 from contract.network import Network, Within
 from contract.states import LIVE, Event, State, step
+from contract.workspaces import Workspace
 from poold.ledger import audit, events, leftovers, usage
 from poold.ledger.driver import sqlite3
 
@@ -22,7 +23,7 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
     db.execute(
         "INSERT INTO sandboxes (id, state, owner, image, vcpus, memory_mb, disk_mb, metadata, created_ms, expires_ms,"
         " generation, timeout_sec, on_timeout, idle_sec, hibernate_sec, paused_sec, auto_resume, public_ports, network,"
-        " within) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " within, workspace) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             sandbox.id,
             sandbox.state,
@@ -44,6 +45,7 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
             orjson.dumps(sandbox.public_ports).decode(),
             orjson.dumps(sandbox.network.view()).decode(),
             orjson.dumps([each.view() for each in sandbox.within]).decode(),
+            workspace_text(sandbox.workspace),
         ),
     )
     told = {
@@ -53,6 +55,7 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
         "expires_ms": sandbox.expires_ms,
         "public_ports": sandbox.public_ports,
         "network": sandbox.network.policy,
+        **({} if sandbox.workspace is None else {"workspace": sandbox.workspace.view()}),
     }
     _record(db, sandbox, "created", told, action="create", noted=told, now_ms=sandbox.created_ms, request=request)
 
@@ -362,7 +365,12 @@ def _sandbox(row: sqlite3.Row) -> Sandbox:
         network=_network(row["network"]),
         within=_within(row["within"]),
         hibernated=None if row["hibernated"] is None else Hibernated(**orjson.loads(row["hibernated"])),
+        workspace=None if row["workspace"] is None else Workspace(**orjson.loads(row["workspace"])),
     )
+
+
+def workspace_text(workspace: Workspace | None) -> str | None:
+    return None if workspace is None else orjson.dumps(workspace.encode()).decode()
 
 
 @lru_cache(maxsize=1024)

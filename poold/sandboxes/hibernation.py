@@ -11,11 +11,10 @@ So a failure, a cancellation or a kill at any step has nothing to undo that coul
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any, TypeVar
 
-from contract.errors import CapacityError, NotFound, WarrenError, WrongState
+from contract.errors import NotFound, WarrenError, WrongState
 from contract.models import Caller, Hibernated, Sandbox
 from contract.states import Event
 from poold.hibernate import Depot, Drive
@@ -23,13 +22,12 @@ from poold.ledger import leftovers, sandboxes
 from poold.ledger.driver import Connection
 from poold.lifetimes import beside, finish
 from poold.sandboxes.means import Means
+from poold.sandboxes.stoppable import Stoppable
 from poold.sandboxes.telling import Progress
-from poold.sandboxes.why import STOPPING, exists
+from poold.sandboxes.why import exists
 from poold.steps import Step, run_steps
 
 log = logging.getLogger("poold.sandboxes")
-
-T = TypeVar("T")
 
 SWEEP_S = 3600.0
 REST_S = 300.0  # after a hibernation that failed: all of it may have to be sent again
@@ -51,8 +49,7 @@ class Hibernation:
 
     def __init__(self, means: Means) -> None:
         self._means = means
-        self._is_stopping = False
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._work = Stoppable()
         self._to_sweep = asyncio.Event()
         self._failed: set[str] = set()
 
@@ -64,9 +61,7 @@ class Hibernation:
 
     def stop(self) -> None:
         """End what is under way: everything is where it was, and the next daemon may begin again."""
-        self._is_stopping = True
-        for task in self._under_way:
-            task.cancel()
+        self._work.stop()
 
     def depot(self, sandbox_id: str) -> Depot:
         """Where this host puts machines, or `WrongState` if it has nowhere to put them."""
@@ -79,7 +74,7 @@ class Hibernation:
         """Put a paused sandbox into the store and free its disk. If this fails before that is written, it is paused."""
         self._failed.add(sandbox.id)
         with self._means.timing(self._means.metrics.hibernate_seconds):
-            hibernated = await self._stoppable(self._put(sandbox, caller, why))
+            hibernated = await self._work.do(self._put(sandbox, caller, why))
         self._failed.discard(sandbox.id)
         with contextlib.suppress(WarrenError):  # it is tried again, and said, by who ends machines
             await self._means.pool.remove(sandbox.machine or "")
@@ -88,7 +83,7 @@ class Hibernation:
     async def fetch(self, sandbox: Sandbox, caller: Caller) -> Sandbox:
         """Bring a hibernated sandbox to this host's disk, paused. If this fails, it is in the store as it was."""
         with self._means.timing(self._means.metrics.fetch_seconds):
-            paused = await self._stoppable(self._fetch(sandbox, caller))
+            paused = await self._work.do(self._fetch(sandbox, caller))
         self._to_sweep.set()
         return paused
 
@@ -161,21 +156,6 @@ class Hibernation:
         # Whatever comes of this: what was planted stays. It is the sandbox's if this is written, and in nobody's way if
         # it is not.
         return await finish(means.move(sandbox.id, Event.FETCH, caller, detail={"bytes": found.bytes}))
-
-    async def _stoppable(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns. A caller that leaves does not end it; a host that stops does."""
-        task = asyncio.ensure_future(work)
-        self._under_way.add(task)
-        if self._is_stopping:
-            task.cancel()
-        try:
-            return await finish(task)
-        except asyncio.CancelledError:
-            if task.cancelled() and self._is_stopping:
-                raise CapacityError(STOPPING) from None
-            raise
-        finally:
-            self._under_way.discard(task)
 
     async def _keep_sweeping(self) -> None:
         while self._means.depot is not None:

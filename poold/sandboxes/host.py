@@ -19,22 +19,24 @@ from poold.lifetimes import finish
 from poold.link import Guest
 from poold.sandboxes import operations, timeline
 from poold.sandboxes.asked import new_sandbox, shape_of
+from poold.sandboxes.ending import Ending
 from poold.sandboxes.hibernation import Hibernation
 from poold.sandboxes.lifecycle import following
 from poold.sandboxes.means import Defaults, Live, Means
 from poold.sandboxes.owed import Owed
 from poold.sandboxes.rules import OwnersRules
-from poold.sandboxes.settings import BY_ITSELF, Settings
+from poold.sandboxes.settings import BY_ITSELF
 from poold.sandboxes.timers import Timers
 from poold.sandboxes.turns import Creations, Making, Turns
-from poold.sandboxes.why import DRAINING, STOPPING, WHY, exists, not_running, stopped
+from poold.sandboxes.why import DRAINING, STOPPING, WHY, exists, not_running
+from poold.sandboxes.workspaces import Workspaces
 
 log = logging.getLogger("poold.sandboxes")
 
 RETRY_S = 5.0  # after a step that should have come by itself and failed
 
 
-class Sandboxes(Settings):
+class Sandboxes(Ending):
     """Open as a block: after it nothing is under way any more, and running sandboxes go on without us."""
 
     def __init__(self, means: Means, defaults: Defaults) -> None:
@@ -46,6 +48,7 @@ class Sandboxes(Settings):
         self._owed = Owed(means, self._again)
         self.rules = OwnersRules(means, defaults.rules)
         self.hibernation = Hibernation(means)
+        self.workspaces = Workspaces(means)
         self._turns = Turns()
         self.repeats = Turns()  # of requests to create the same sandbox
         self.creations = Creations()
@@ -55,7 +58,7 @@ class Sandboxes(Settings):
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Sandboxes"]:
-        async with self._tasks, self.hibernation.running():
+        async with self._tasks, self.hibernation.running(), self.workspaces.running():
             try:
                 yield self
             finally:
@@ -67,6 +70,7 @@ class Sandboxes(Settings):
         self.creations.end(CapacityError(STOPPING))
         self._timers.stop()
         self.hibernation.stop()
+        self.workspaces.stop()
         await self._turns.all_over()
         for sandbox_id in list(self._live):
             if (live := self._forget(sandbox_id)) is not None:  # its machine runs on, and the next daemon finds it
@@ -89,8 +93,11 @@ class Sandboxes(Settings):
             async with self._turns.of(name), self.creations.under_way(name, Making(caller.owner, shape)):
                 if sandbox_id is not None:
                     await self._must_be_new(name)
-                sandbox = new_sandbox(self._means, request, shape, caller, rules, sandbox_id=name)
-                live = await operations.create(self._means, self._owed, sandbox, request, caller)
+                found = await self.workspaces.asked(request, caller.owner)
+                kept = None if found is None else found.workspace
+                sandbox = new_sandbox(self._means, request, shape, caller, rules, sandbox_id=name, workspace=kept)
+                fill = self.workspaces.filling(sandbox, found)
+                live = await operations.create(self._means, self._owed, sandbox, request, caller, fill)
                 self._watch(live)
         return self._with_next(live.sandbox)
 
@@ -166,14 +173,6 @@ class Sandboxes(Settings):
             if sandbox.state is not State.PAUSED:
                 raise not_running(sandbox)
             return await finish(self._hibernate(sandbox, caller, why))
-
-    async def destroy(
-        self, sandbox_id: str, caller: Caller = BY_ITSELF, reason: str = "destroyed by request"
-    ) -> Sandbox:
-        """Stop the sandbox and give back all that it used. Destroying a stopped one changes nothing."""
-        self.creations.end(stopped(sandbox_id, reason), sandbox_id)
-        async with self._turns.of(sandbox_id):
-            return await finish(self._destroy(sandbox_id, caller, reason))
 
     async def at_rest(self, sandbox_id: str) -> None:
         """Return when nothing is under way with the sandbox: of one that is over, all has been written down then."""
@@ -255,6 +254,7 @@ class Sandboxes(Settings):
 
     async def _pause(self, live: Live, caller: Caller, why: str) -> Sandbox:
         sandbox_id = live.sandbox.id
+        await self.workspaces.save_before_sleep(live)
         # From here on an end of its machine is ours to tell of. `operations.pause` fails if it comes too early.
         del self._live[sandbox_id]
         live.stop_listening()
@@ -283,23 +283,14 @@ class Sandboxes(Settings):
             self._watch(live)
         return self._with_next(live.sandbox)
 
-    async def _destroy(self, sandbox_id: str, caller: Caller, reason: str) -> Sandbox:
-        try:
-            sandbox = await self._means.move(sandbox_id, Event.STOP, caller, reason=reason)
-        except WrongState:
-            sandbox = await self.get(sandbox_id)
-            if sandbox.state is not State.STOPPED:
-                raise
-        await self._free(sandbox, stopped(sandbox_id, reason))
-        self.hibernation.sweep_soon()
-        return sandbox
-
     def _watch(self, live: Live) -> None:
         """From now on the sandbox ends with its machine, and what its rules say happens in its time."""
         sandbox_id = live.sandbox.id
         self._live[sandbox_id] = live
         listening = timeline.listen(live.guest, self._means.ledger, sandbox_id, self._means.sources.now_ms)
         live.listening = self._tasks.create_task(listening)
+        if live.sandbox.is_kept:
+            live.keeping = self._tasks.create_task(self.workspaces.keep_saving(live))
         if live.place.machine is not None:
             ended = live.place.machine.ended
             ended.add_done_callback(lambda ended: self._ended(live, f"its machine ended: {ended.result()}"))
@@ -333,6 +324,7 @@ class Sandboxes(Settings):
     def _forget(self, sandbox_id: str) -> Live | None:
         self._timers.clear(sandbox_id)
         self._owed.forget(sandbox_id)
+        self.workspaces.forget(sandbox_id)
         live = self._live.pop(sandbox_id, None)
         if live is not None:
             live.stop_listening()
@@ -373,7 +365,8 @@ class Sandboxes(Settings):
             pass  # it failed or was stopped at the same moment
         except WarrenError as error:
             log.error("a step that was due failed", extra={"sandbox": sandbox_id, "why": str(error)})
-            self._again(sandbox_id, max(RETRY_S, self.hibernation.rests_s(sandbox_id)))
+            rests_s = max(self.hibernation.rests_s(sandbox_id), self.workspaces.rests_s(sandbox_id))
+            self._again(sandbox_id, max(RETRY_S, rests_s))
 
     async def _hear(self, sandbox_id: str) -> None:
         """Ask the guest of a sandbox that seems idle: only it knows of output that nobody reads."""
@@ -393,6 +386,7 @@ class Sandboxes(Settings):
         else:
             log.info("by itself", extra={"sandbox": sandbox_id, "action": step.action, "why": step.why})
             if step.action == "destroy":
+                await self._save_at_end(sandbox_id, BY_ITSELF)
                 await self._destroy(sandbox_id, BY_ITSELF, WHY[step.why])
             elif live is not None:
                 await self._pause(live, BY_ITSELF, WHY[step.why])

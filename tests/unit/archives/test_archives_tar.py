@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from poold.archives.errors import BadArchive
 from poold.archives.tar import Kind, Member, Tar
-from poold.tasks import members
+from poold.archives import members
 from tests.unit.archives.archives_tars import (
     LONG,
     MIB,
