@@ -1,6 +1,7 @@
 """A gateway that has workspaces in memory: its routes as documented, on a real socket, for one sandbox that saves."""
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from difflib import unified_diff
@@ -30,6 +31,7 @@ class Shelf:
     state: str = "running"
     is_store_away: bool = False
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
+    enough: threading.Event | None = None  # archives come slowly until then
     page: int = 2  # rows on one, whatever is asked for
 
     def add(self, name: str, files: Files, **more: Any) -> Version:
@@ -98,7 +100,7 @@ class _Handler(Replying):
         if self.command == "GET" or shelf.held is None:
             return self.json(200, shelf.row())
         if shelf.is_store_away and not query.get("discard"):
-            return self.refuse(503, "workspace_unsaved", "the workspace could not be saved")
+            return self.refuse(503, "workspace_unsaved", "workspace 'w' could not be saved")
         saved = None if query.get("discard") else shelf.save()
         if self.command == "DELETE":
             shelf.state = "stopped"
@@ -125,7 +127,7 @@ class _Handler(Replying):
                 following = page[-1].version if len(older) > len(page) else None
                 self.json(200, {"versions": [asdict(version) for version in page], "next": following})
             case "GET", ["versions", number, "archive"] if (name, int(number)) in self.shelf.archives:
-                self.bytes(self.shelf.archives[name, int(number)], "application/zstd")
+                self._archive(self.shelf.archives[name, int(number)])
             case "POST", ["restore"] if body["version"] <= len(versions):
                 files = versions[body["version"] - 1][1]
                 self.json(201, asdict(self.shelf.add(name, files, sandbox=None, restored_from=body["version"])))
@@ -133,6 +135,18 @@ class _Handler(Replying):
                 self._diff(name, query)
             case _:
                 self.refuse(404, "not_found", f"workspace {name!r} has no version {body or rest}")
+
+    def _archive(self, data: bytes) -> None:
+        """Whole, or piece after piece until somebody has seen enough."""
+        if self.shelf.enough is None:
+            return self.bytes(data, "application/zstd")
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        while not self.shelf.enough.wait(0.1):
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self.wfile.write(b"0\r\n\r\n")
+        return None
 
     def _diff(self, name: str, query: dict[str, str]) -> None:
         versions = self.shelf.saved[name]

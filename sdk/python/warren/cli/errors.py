@@ -22,7 +22,7 @@ HINTS = {
     "sandbox_paused": "warren resume ID",
     "hibernation_damaged": "`warren recover ID` gives what can be read of its disk",
     "browser_missing": "its image has no browser: use one that has, such as agent",
-    "workspace_unsaved": "it ends as soon as it can be saved; `warren rm ID --discard` ends it now, and loses the rest",
+    "workspace_unsaved": "that is `warren rm ID --discard`",
     "workspace_damaged": "`warren workspaces restore NAME VERSION` lets one that is whole be the newest",
     "workspace_too_large": "remove what need not be saved from /workspace, or end it with `warren rm ID --discard`",
     "not_waiting": "nothing waits under that id: see `warren tasks show ID`",
