@@ -54,6 +54,7 @@ def build() -> argparse.ArgumentParser:
     _attach(top)
     _pool(_group(top, "pool", "warm machines"))
     _image(_group(top, "image", "what machines are made from"))
+    _template(_group(top, "template", "what workspaces begin with"))
     _events(_group(top, "events", "what happened and happens on this host"))
     _records(top)
     _drain(top)
@@ -186,6 +187,14 @@ def _pool(group: Group) -> None:
     sizes.add_argument("size", metavar="FLOOR-CEILING", type=_pool_size, help="as 2-8")
     refill = _leaf(group, "refill", "pool.refill", "drop the warm ones and restore others")
     refill.add_argument("image", metavar="IMAGE", nargs="?")
+
+
+def _template(group: Group) -> None:
+    add = _leaf(group, "add", "template.add", "put a folder or an archive into the store as a template")
+    add.add_argument("template", metavar="NAME")
+    add.add_argument("path", metavar="FOLDER|ARCHIVE", help="a folder, or a tar archive: plain, gzip, bzip2, xz, zstd")
+    _leaf(group, "ls", "template.ls", "list them")
+    _leaf(group, "rm", "template.rm", "remove one").add_argument("template", metavar="NAME")
 
 
 def _image(group: Group) -> None:

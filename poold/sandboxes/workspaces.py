@@ -168,6 +168,9 @@ class Workspaces:
     async def keep_saving(self, live: Live) -> None:
         """Now and then, until it is cancelled. What fails is tried again the next time."""
         every_s = 0 if self._means.shelf is None else self._means.shelf.limits.save_s
+        known = live.sandbox.workspace
+        if known is not None and known.task is not None:
+            return  # a task has checkpoints, and is asked by no other for what has changed
         while every_s and live.sandbox.is_kept:
             await asyncio.sleep(every_s)
             try:

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import io
 import logging
-import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from poold.archives import archive as archives
 from poold.archives.errors import ArchiveTooLarge, BadArchive
 from poold.lifetimes import finish
 from poold.store.errors import Conflict
+from poold.tarring import put_folder
 from poold.workspaces.census import WorkspaceCensus
 from poold.workspaces.manifest import Manifest
 from poold.workspaces.places import of_template
@@ -24,7 +24,6 @@ from poold.workspaces.shelf import Shelf, Unread
 log = logging.getLogger("poold.workspaces")
 
 SHIPPED = Path(__file__).with_name("shipped")
-USER = 1000  # whose files they are in a machine
 MAX_LISTED = 1000
 
 
@@ -129,16 +128,5 @@ async def _once(data: bytes) -> AsyncIterator[bytes]:
 def packed(folder: Path) -> bytes:
     """The folder as a tar stream: the same files give the same bytes. Blocks."""
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for path in sorted(folder.rglob("*")):
-            header = tar.gettarinfo(path, f"workspace/{path.relative_to(folder)}")
-            header.uid = header.gid = USER
-            header.uname = header.gname = ""
-            header.mtime = 0
-            header.mode = 0o755 if path.is_dir() or header.mode & 0o100 else 0o644
-            if path.is_file() and not path.is_symlink():
-                with path.open("rb") as file:
-                    tar.addfile(header, file)
-            else:
-                tar.addfile(header)
+    put_folder(folder, stream)
     return stream.getvalue()

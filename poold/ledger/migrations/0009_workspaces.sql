@@ -1,6 +1,5 @@
 -- Workspaces: what a sandbox's files were made from, and where they are saved.
 ALTER TABLE sandboxes ADD COLUMN workspace TEXT;  -- a JSON object; null: it has none
-ALTER TABLE tasks ADD COLUMN workspace TEXT;      -- its name; null: it has none
 
 -- Workspaces in the store that may have something in them that no version names: looked at when it is due.
 CREATE TABLE workspace_sweeps (
