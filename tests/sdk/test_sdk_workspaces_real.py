@@ -67,3 +67,18 @@ def test_files_go_into_a_workspace_and_come_back_byte_for_byte(cli: Cli, warren:
     assert warren.workspaces.get("bytes").delete() == 1
     with pytest.raises(NotFound):
         warren.workspaces.get("bytes")
+
+
+def test_a_task_works_in_a_workspace_and_leaves_its_files_there(cli: Cli, warren: Warren) -> None:
+    prompt = "Say hello.\nedit hello.txt hello"
+    done = cli("run", prompt, "--agent", "mock", "--workspace", "work")
+    assert done.code == 0, done.out + done.err
+    assert "mock  workspace work\n" in done.out
+    assert "workspace work is saved as version 1" in done.out
+    workspace = warren.workspaces.get("work")
+    (version,) = workspace.versions()
+    task = warren.tasks.get(version.task or "")
+    assert task.info.workspace == "work"
+    assert re.search(r"^workspace +work$", cli("tasks", "show", task.id).out, re.MULTILINE)
+    assert workspace.diff(path="hello.txt").text is not None
+    workspace.delete()

@@ -84,6 +84,7 @@ def _facts(info: TaskInfo, now_ms: int) -> dict[str, object]:
         "agent": info.agent + (f" ({info.model})" if info.model else ""),
         "prompt": cut(" ".join(info.prompt.split()), 400),
         "repository": (info.repo or "-") + (f" @ {info.ref}" if info.ref else ""),
+        **({"workspace": info.workspace} if info.workspace else {}),
         "branch": (info.branch or "-") + (" (is pushed)" if info.push else ""),
         "sandbox": info.sandbox or "-",
         **({} if None in size else {"size": shape(*size)}),  # type: ignore[arg-type]
