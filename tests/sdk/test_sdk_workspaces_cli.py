@@ -232,7 +232,7 @@ def test_names_templates_and_versions_are_completed(cli: Cli, shelf: Shelf) -> N
     assert cli("__complete", "--", "run", "--workspace", "").out == "alpha\nbeta\n"
     assert cli("__complete", "--", "workspaces", "rm", "alpha", "").out == "alpha\nbeta\n"
     assert cli("__complete", "--", "workspaces", "diff", "alpha", "").out == "1\n2\n"
-    assert cli("__complete", "--", "--json", "workspaces", "diff", "alpha", "1", "").out == "1\n2\n"
+    assert cli("__complete", "--", "--patience", "9", "workspaces", "diff", "alpha", "1", "").out == "1\n2\n"
     assert cli("__complete", "--", "workspaces", "restore", "nobody", "").out == ""
     assert cli("__complete", "--", "workspaces", "diff", "alpha", "--p").out == "--path\n--patience\n"
 

@@ -100,7 +100,7 @@ def _templates(context: Context) -> Iterable[str]:
 def _versions(context: Context) -> Iterable[str]:
     """Of the workspace that stands before: `workspaces diff NAME …`."""
     words: list[str] = [word for word in context.asked.words[:-1] if not word.startswith("-")]
-    found = context.warren.workspaces.get(words[2]).versions()
+    found = context.warren.workspaces.get(words[words.index("workspaces") + 2]).versions()
     return (str(version.version) for version in islice(found, SHOWN))
 
 
