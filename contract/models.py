@@ -230,6 +230,10 @@ class Sandbox:
     workspace: Workspace | None = None  # what its files were made from, and where they are saved
     next: Next | None = None  # not in the ledger: it follows from the rest and from what is going on
 
+    def lost(self, reason: str) -> str:
+        """The reason of an end that nobody chose: what was saved of it is told, too."""
+        return f"{reason}; {self.workspace.last}" if self.workspace is not None and self.is_kept else reason
+
     @property
     def is_kept(self) -> bool:
         """Whether its workspace has a name, and is saved."""

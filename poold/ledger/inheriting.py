@@ -162,9 +162,7 @@ def _lose(db: sqlite3.Connection, sandbox_id: str, lost: Former, now_ms: int) ->
     """What only ran there, or was on a disk there, is over. What is in the store is as it was."""
     sandbox = sandboxes.get(db, sandbox_id)
     if sandbox.state in GONE:
-        reason = f"{LOST}: host {lost.host} is gone, and with it what only that host had"
-        if sandbox.workspace is not None and sandbox.is_kept:
-            reason += f"; {sandbox.workspace.last}"
+        reason = sandbox.lost(f"{LOST}: host {lost.host} is gone, and with it what only that host had")
         sandboxes.move(db, sandbox_id, Event.FAIL, now_ms=now_ms, reason=reason)
 
 

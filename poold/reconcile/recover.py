@@ -54,7 +54,7 @@ async def clear(todo: Plan, engine: Engine, ledger: Ledger, *, now_ms: int) -> R
         recovery.undone.append(sandbox.id)
     for sandbox, reason in todo.lose:
         log.warning("a sandbox was lost", extra={"sandbox": sandbox.id, "why": reason})
-        await _move(ledger, sandbox, Event.FAIL, now_ms, reason=reason)
+        await _move(ledger, sandbox, Event.FAIL, now_ms, reason=sandbox.lost(reason))
         recovery.lost.append(sandbox.id)
     return recovery
 
@@ -124,6 +124,6 @@ async def _tell(means: Means, sandbox: Sandbox, guest: Guest) -> None:
 async def _give_up(means: Means, action: Adopt, reason: str, recovery: Recovery) -> None:
     log.warning("a sandbox was lost", extra={"sandbox": action.sandbox.id, "why": reason})
     with contextlib.suppress(WrongState):
-        await means.move(action.sandbox.id, Event.FAIL, BY_ITSELF, reason=reason)
+        await means.move(action.sandbox.id, Event.FAIL, BY_ITSELF, reason=action.sandbox.lost(reason))
     await _ended(means.pool.remove(action.machine_id), action.machine_id)
     recovery.lost.append(action.sandbox.id)

@@ -307,7 +307,7 @@ class Sandboxes(Ending):
                 if self._live.get(sandbox_id) is live:  # it may have been stopped at the same moment
                     log.warning("sandbox failed", extra={"sandbox": sandbox_id, "why": reason})
                     with contextlib.suppress(WrongState):
-                        await self._means.move(sandbox_id, Event.FAIL, BY_ITSELF, reason=reason)
+                        await self._means.move(sandbox_id, Event.FAIL, BY_ITSELF, reason=live.sandbox.lost(reason))
                     await finish(self._free(live.sandbox, MachineDied(reason)))
         except WarrenError as error:
             log.error("a sandbox that failed was not cleared away", extra={"sandbox": sandbox_id, "why": str(error)})
