@@ -4,7 +4,16 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from contract.fields import Fields
-from contract.models import MAX_METADATA_CHARS, MAX_PATH_BYTES, MAX_TIMEOUT_S, OWNER, USER_NAME, file_path
+from contract.models import (
+    HIBERNATE_KINDS,
+    MACHINE,
+    MAX_METADATA_CHARS,
+    MAX_PATH_BYTES,
+    MAX_TIMEOUT_S,
+    OWNER,
+    USER_NAME,
+    file_path,
+)
 from contract.query import Query
 from contract.states import State
 from contract.task_states import TaskState
@@ -218,6 +227,11 @@ def link_life_s(fields: Fields) -> int:
 
 def is_public(fields: Fields) -> bool:
     return fields.flag("public")
+
+
+def hibernate_kind(fields: Fields) -> str:
+    """What of a sandbox goes to the store."""
+    return fields.text("kind", max_chars=16, choices=HIBERNATE_KINDS, default=MACHINE)
 
 
 def nothing(_fields: Fields) -> None:

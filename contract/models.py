@@ -26,6 +26,9 @@ MAX_PATH_BYTES = 4_096
 MAX_STDIN_CHARS = 1 << 20
 MAX_PUBLIC_PORTS = 32
 MAX_PORT = 65_535
+# What of a sandbox goes to the store: all that it is, or its files alone, without what runs.
+MACHINE, FILES = "machine", "files"
+HIBERNATE_KINDS = (MACHINE, FILES)
 LOCAL_OWNER = "local"  # who asks without saying who they are
 OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -75,6 +78,7 @@ class Rules:
     on_timeout: str = "destroy"  # or "pause"
     idle_sec: int | None = None  # pause after so long without output, request or terminal; None: never
     hibernate_sec: int | None = None  # to the store after so long in pause; None: never
+    hibernate_kind: str = MACHINE  # what goes there then; or "files"
     paused_sec: int | None = None  # destroy after so long in pause, there or in the store; None: never
     auto_resume: bool = False  # on the next request
 
@@ -87,6 +91,7 @@ class RulesAsked:
     on_timeout: str | None = None
     idle_sec: int | None = None
     hibernate_sec: int | None = None
+    hibernate_kind: str | None = None
     paused_sec: int | None = None
     auto_resume: bool | None = None
 
@@ -97,6 +102,7 @@ class RulesAsked:
             on_timeout=fields.text("on_timeout", max_chars=16, choices=("pause", "destroy"), default=None),
             idle_sec=fields.integer("idle_sec", low=1, high=MAX_TIMEOUT_S, default=None),
             hibernate_sec=fields.integer("hibernate_sec", low=1, high=MAX_TIMEOUT_S, default=None),
+            hibernate_kind=fields.text("hibernate_kind", max_chars=16, choices=HIBERNATE_KINDS, default=None),
             paused_sec=fields.integer("paused_sec", low=1, high=MAX_TIMEOUT_S, default=None),
             auto_resume=fields.flag("auto_resume", default=None),
         )
@@ -123,6 +129,7 @@ class Hibernated:
     sha256: str  # of that
     bytes: int  # of all of it
     at_ms: int  # since when
+    kind: str = MACHINE  # what of it: all that it was, or its files alone
 
     @property
     def prefix(self) -> str:
@@ -130,7 +137,7 @@ class Hibernated:
         return self.key[: self.key.rindex("/") + 1]
 
     def view(self) -> dict[str, Any]:
-        return {"bytes": self.bytes, "at_ms": self.at_ms}
+        return {"bytes": self.bytes, "at_ms": self.at_ms, "kind": self.kind}
 
 
 @dataclass(frozen=True)

@@ -87,3 +87,8 @@ def not_found(either: str) -> NotFound:
     """There is no sandbox, or no task, of this id."""
     kind = "task" if TASK.fullmatch(either) else "sandbox"
     return NotFound(f"no {kind} {either}", **{kind: either})
+
+
+def refuses_tickets(host: str) -> HostUnreachable:
+    """What a host's 401 is: no fault of the client's. Nothing was done, and another host may do it."""
+    return HostUnreachable(f"{host} refuses this gateway's tickets: are their clocks right?", sent=False)

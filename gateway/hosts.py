@@ -20,7 +20,7 @@ from contract.models import CreateSandbox, Shape
 from contract.network import Network
 from contract.ring import ranked
 from contract.tickets import Access, BadTicket
-from gateway.errors import HostBroken, HostSaid, HostUnreachable, not_found
+from gateway.errors import HostBroken, HostSaid, HostUnreachable, not_found, refuses_tickets
 from gateway.liveness import Health, Pulse, health
 from gateway.placement import Offer, Taken, offers
 from gateway.tickets import Tickets
@@ -236,11 +236,11 @@ class Hosts:
         except HostUnreachable:
             self.failed(name)
             raise
-        self.answered(name)
         found = Answer(*answer)
         if found.status == 401 and HostSaid(found.status, found.value).code == BadTicket.code:
-            # No fault of the client's. Nothing was done: another host may do it.
-            raise HostUnreachable(f"host {name} refuses this gateway's tickets: are their clocks right?", sent=False)
+            self.failed(name)  # nobody gets anything done there
+            raise refuses_tickets(f"host {name}")
+        self.answered(name)
         return found
 
     async def find(self, sandbox: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from contract.errors import NotMine, WarrenError
 from gateway.client_body import KEPT, ClientBody, Receive, has_none, read_body
-from gateway.errors import HostSlow, HostUnreachable
+from gateway.errors import HostSlow, HostUnreachable, refuses_tickets
 from gateway.headers import TICKET_NAME, Asked, Pairs, answer_headers, asked_headers
 from gateway.upstream import Answer, Begun, Upstream
 from gateway.watch import Watch
@@ -22,6 +22,7 @@ Mend = Callable[[int, Pairs], Pairs]
 
 ANSWER_S = 300.0  # for the head of an answer; commands answer when they have ended
 CLIENT_LEFT = 499  # told to nobody but the log
+UNAUTHORIZED = 401  # a host says so of nothing but our tickets
 NOT_MINE = b"warren-not-mine"
 LAST = {"type": "http.response.body", "body": b"", "more_body": False}
 
@@ -43,9 +44,10 @@ async def forward(  # noqa: PLR0917  # what ASGI hands on, and where it goes
 ) -> int:
     """Pass the request on, and the answer back. Returns its status, or 499 if the client left before there was one.
 
-    Raises only before anything was sent to the client: what `Upstream` raises, `HostSlow`, what is wrong with the
-    request itself, and `NotMine` where the host has never had the sandbox: then the same scope may be forwarded to
-    another host, which gets the whole body. An empty `ticket` sends none.
+    Raises only before anything was sent to the client: what `Upstream` raises, `HostSlow`, `HostUnreachable` also for a
+    host that refuses our ticket, what is wrong with the request itself, and `NotMine` where the host has never had the
+    sandbox: then the same scope may be forwarded to another host, which gets the whole body. An empty `ticket` sends
+    none.
 
     `asked` stands for what of the client's own headers would pass, `extra_headers` are added, and `mend` changes the
     headers of the answer. `begun`: the host was asked already.
@@ -64,6 +66,8 @@ async def forward(  # noqa: PLR0917  # what ASGI hands on, and where it goes
         status = answer.status
         if status == 404 and ticket:
             _raise_if_not_mine(scope, answer, body)
+        if status == UNAUTHORIZED and ticket:
+            raise refuses_tickets(upstream.address)
         told = answer_headers(answer.headers)
         if mend is not None:
             told = mend(status, told)

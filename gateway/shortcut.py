@@ -13,13 +13,14 @@ from typing import Any, Protocol
 from gateway.auth import Caller
 from gateway.headers import TICKET_NAME, answer_headers
 from gateway.heads import Head, Heads, Way
-from gateway.proxy import CLIENT_LEFT
+from gateway.proxy import CLIENT_LEFT, UNAUTHORIZED
 from gateway.services import CALL, Call, Services
 from gateway.upstream import Begun, Connection, Upstream
 from gateway.upstream.parts import header_block
 
 log = logging.getLogger("gateway")
 
+LONG = frozenset({404, UNAUTHORIZED})  # of a host that never had the sandbox, perhaps, or that refuses our ticket
 MAX_ADDRESSES = 8  # for which one request is remembered
 
 Count = Callable[[Any, Call, int], None]
@@ -131,7 +132,7 @@ class _Passing:
         if connection is None:
             return
         self._upstream.later.discard(self)
-        if connection.complete and connection.status != 404:  # that might be of a host that never had the sandbox
+        if connection.complete and connection.status not in LONG:
             self._reply(connection)
         else:
             self._go_long(connection)

@@ -15,9 +15,9 @@ from websockets.typing import Subprotocol
 
 from contract.errors import BadField, NotMine
 from gateway.client_body import Receive
-from gateway.errors import HostBroken, HostSlow, HostUnreachable
+from gateway.errors import HostBroken, HostSlow, HostUnreachable, refuses_tickets
 from gateway.headers import TICKET_NAME, Pairs, answer_headers, asked_headers
-from gateway.proxy import NOT_MINE
+from gateway.proxy import NOT_MINE, UNAUTHORIZED
 from gateway.upstream import Upstream
 from gateway.upstream.parts import TARGET
 from gateway.upstream.sockets import open_socket
@@ -66,6 +66,8 @@ async def forward_socket(  # noqa: PLR0917  # what ASGI hands on, and where it g
     try:
         host = await _open(upstream, target, passed, subprotocols)
     except InvalidStatus as refusal:
+        if ticket and refusal.response.status_code == UNAUTHORIZED:
+            raise refuses_tickets(upstream.address) from None
         await _refused(scope, send, refusal, request_id)
         return
     try:

@@ -16,8 +16,9 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from contract.errors import NotFound, NotMine, WarrenError
 from contract.tickets import HEADER, Access
-from gateway.errors import HostSaid, HostSlow, HostUnreachable
+from gateway.errors import HostSaid, HostSlow, HostUnreachable, refuses_tickets
 from gateway.hosts import Hosts
+from gateway.proxy import UNAUTHORIZED
 from gateway.tickets import Tickets
 from gateway.upstream.dial import Dialler
 from gateway.upstream.sockets import open_socket
@@ -96,6 +97,9 @@ class Tunnels:
         try:
             carrier = await _connected(dialler, f"/v1/sandboxes/{sandbox}/ports/{port}", ticket)
         except InvalidStatus as error:
+            if error.response.status_code == UNAUTHORIZED:
+                self._hosts.failed(host)
+                raise refuses_tickets(f"host {host}") from None
             self._hosts.answered(host)
             raise _refusal(error) from None
         except HostUnreachable:

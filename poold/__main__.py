@@ -35,6 +35,8 @@ The daemon of one Warren host. When it is stopped, sandboxes run on, and the nex
   POOLD_REGISTRY     folder for this host's record         none
   POOLD_LEASE_SEC    this host goes on so long without     10
                      the store that it shares with others
+  POOLD_IMDS         off, auto or http://ADDRESS: where    off
+                     a spot instance learns of its end
   POOLD_ADVERTISE    address for gateways                  made from POOLD_LISTEN
   POOLD_ENGINE       qemu, or local (isolates nothing)     qemu
   POOLD_STATE_DIR    ledger, snapshots, drives             /var/lib/warren
@@ -70,6 +72,7 @@ def main() -> None:
         print(USAGE)  # noqa: T201 — this is its output
         sys.exit(0 if sys.argv[1] in ("-h", "--help") else 2)
     open_log()
+    _reap()
     try:
         config = Config.from_environment(
             os.environ, host_memory_mb=_memory_mb(), host_cpus=os.cpu_count() or 1, hostname=socket.gethostname()
@@ -90,14 +93,23 @@ def _start_anew() -> NoReturn:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 — this is what we are
 
 
+def _reap() -> None:
+    """What we had started before we started anew was killed, and nobody else waits for it."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
 async def _serve(config: Config) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     _must_be_free(config)
-    with contextlib.suppress(StoppedBefore):
-        await daemon.run(config, SOURCES, stop=stop, ready=lambda: None)
+    try:
+        await daemon.run(config, SOURCES, stop=stop, ready=lambda: None, start_anew=_start_anew)
+    except* StoppedBefore:
+        pass
 
 
 def _must_be_free(config: Config) -> None:

@@ -6,7 +6,7 @@ import fcntl
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +25,9 @@ from poold.lease.membership import Membership
 from poold.lease.notes import Notes
 from poold.lease.starting import Ground, acquire, restored, stand_down
 from poold.lease.terms import Begin
+from poold.ledger import care
 from poold.metrics import Metrics
+from poold.replica.litestream import settings_of
 from poold.store.errors import Unreachable
 from poold.store.opening import Shared, open_shared
 
@@ -62,11 +64,12 @@ async def joined(
     *,
     restore: Restore | None = None,
     take_over: TakeOver | None = None,
+    start_anew: Callable[[], None] | None = None,
 ) -> AsyncIterator[Cluster]:
     """This daemon is the only one on its state folder; with a store, its host holds its lease during the block.
 
-    If the lease is lost the block ends with `Fenced`, in a group. Before the store is asked for anything, machines
-    are killed that a lease of this host has no time for any more.
+    If the lease is lost we `start_anew`, or the block ends with `Fenced`, in a group. Before the store is asked for
+    anything, machines are killed that a lease of this host has no time for any more.
     """
     async with alone(config) as guard:
         notes = Notes(config.state_dir)
@@ -74,16 +77,18 @@ async def joined(
             await asyncio.to_thread(_must_be_alone, notes)
             yield Cluster()
             return
+        await asyncio.to_thread(_must_be_known, config, notes)
         async with contextlib.AsyncExitStack() as stack:
             await asyncio.to_thread(_tell_what_was_killed, guard, metrics)
             await stand_down(guard, notes, targets_of(config))
             shared = await _or_stop(_opened(config.store, config.state_dir, metrics, stack), stop)
             ground = _ground(config, shared, guard, notes)
             begin, held = await _or_stop(acquire(ground), stop)
-            keeper = Keeper(ground, held)
+            keeper = Keeper(ground, held, start_anew=start_anew)
             await stack.enter_async_context(keeper.holding())
             if begin is Begin.RESTORE:
-                await _restored(config, restore, Lost(config.name, held.lease.root, held.lease.epoch - 1))
+                lost = Lost(config.name, held.lease.root, held.lease.epoch - 1)
+                await _or_stop(_restored(config, restore, lost), stop)
                 await restored(ground, held)
             members = Members(shared.store, keeper, take_over=take_over, jitter=random.random)
             yield Cluster(shared, Membership(keeper, members))
@@ -103,10 +108,13 @@ async def alone(config: Config) -> AsyncIterator[Guard]:
 
 
 def targets_of(config: Config) -> Targets:
-    """All that may run of this host: machines of either engine, and their proxies with what starts them."""
+    """All that may run of this host: machines of either engine, their proxies with what starts them, and Litestream:
+    what a host without a lease writes to its replica counts for nothing.
+    """
     machines = config.state_dir / "qemu" / "machines", config.state_dir / "local" / "machines"
     marks = ((argv.MARK, f"{argv.mark(machines[0])}/"), (local.MARK, f"{machines[1]}/"))
-    return Targets(marks, arguments=(("poold.egress.zygote", str(config.run_dir / "egress")),))
+    zygote = ("poold.egress.zygote", str(config.run_dir / "egress"))
+    return Targets(marks, arguments=(zygote, ("replicate", str(settings_of(config.state_dir)))))
 
 
 def _ground(config: Config, shared: Shared, guard: Guard, notes: Notes) -> Ground:
@@ -166,6 +174,17 @@ async def _restored(config: Config, restore: Restore | None, lost: Lost) -> None
             " lease: bring the folder back, or give this host another name"
         )
     await restore(lost)
+
+
+def _must_be_known(config: Config, notes: Notes) -> None:
+    """The state folder is this host's. If its ledger is lost, it is the store that has it."""
+    notes.must_be_of(config.name)
+    noted = notes.read()
+    if noted is None:
+        notes.write(replace(notes.made(), name=config.name))
+    elif noted.root and not care.is_there(config.ledger_path):
+        log.error("the ledger is lost: the store is asked for it", extra={"path": str(config.ledger_path)})
+        notes.change(root=0)
 
 
 def _must_be_alone(notes: Notes) -> None:

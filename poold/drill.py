@@ -1,8 +1,10 @@
 """A ledger made from a replica by hand, and whether it would do: `pooldctl ledger restore` starts this.
 
 python -m poold.drill --from WHERE [--to FILE] [--ledger FILE]
+python -m poold.drill --accept HOST --epoch NUMBER --state-dir FOLDER
 
 It needs no poold: it reads the store with the credentials of whoever starts it. What it found is one line of JSON.
+The second form writes down that an older epoch's ledger will do (`poold.replica.accepted`).
 """
 
 import argparse
@@ -20,18 +22,27 @@ import orjson
 from contract.errors import WarrenError
 from poold.ledger import care
 from poold.ledger.connect import open_reader
+from poold.replica.accepted import accept
 from poold.replica.restoring import restore
 from poold.replica.target import target_at
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="poold.drill", allow_abbrev=False)
-    parser.add_argument("--from", dest="where", required=True)
+    parser.add_argument("--from", dest="where")
+    parser.add_argument("--accept", metavar="HOST")
+    parser.add_argument("--epoch", type=int)
+    parser.add_argument("--state-dir", type=Path)
     parser.add_argument("--to", type=Path)
     parser.add_argument("--ledger", type=Path)
     asked = parser.parse_args()
     try:
-        found = asyncio.run(_drill(asked.where, asked.to, asked.ledger))
+        if asked.accept is not None:
+            found = {"ok": True, "path": str(accept(asked.state_dir, asked.accept, asked.epoch))}
+        else:
+            found = asyncio.run(_drill(asked.where, asked.to, asked.ledger))
+    except (OSError, ValueError) as error:
+        found = {"ok": False, "code": "not_written", "why": str(error)}
     except WarrenError as error:
         found = {"ok": False, "code": error.code, "why": str(error)}
     sys.stdout.buffer.write(orjson.dumps(found) + b"\n")

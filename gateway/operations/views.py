@@ -7,7 +7,7 @@ from contract.egress import VERDICTS, VIAS
 from contract.hosts import Host
 from contract.ids import SANDBOX
 from contract.keys import Key
-from contract.models import Next, Rules
+from contract.models import HIBERNATE_KINDS, Next, Rules
 from contract.network import Network
 from contract.schema import Schema, closed, or_null, shape_of, whole
 from contract.states import State
@@ -55,7 +55,7 @@ SANDBOX_VIEW = closed(
         "started_ms": or_null(AT_MS),
         "paused_ms": or_null(AT_MS),
         "hibernated": {
-            **or_null(closed({"bytes": COUNT, "at_ms": AT_MS})),
+            **or_null(closed({"bytes": COUNT, "at_ms": AT_MS, "kind": {"type": "string", "enum": [*HIBERNATE_KINDS]}})),
             "description": "what it has in the object store, and since when, while it is there",
         },
         "ended_ms": or_null(AT_MS),

@@ -111,6 +111,7 @@ def measure(found: Services) -> None:
     found.metrics.vm_cpu_seconds_total.read_from(lambda: of_machines(lambda usage: usage.cpu_s))
     found.metrics.vm_memory_bytes.read_from(lambda: of_machines(lambda usage: usage.memory_bytes))
     found.metrics.pool_machines.read_from(of_pool)
+    found.metrics.draining.read_from(lambda: {(): float(found.sandboxes.is_draining)})
     _measure_lease(found)
 
 
@@ -123,6 +124,7 @@ def _measure_lease(found: Services) -> None:
     metrics.lease_renewals_total.read_from(
         lambda: {("renewed",): keeper.counted.renewals, ("failed",): keeper.counted.failures}
     )
+    metrics.takeover_troubles.read_from(lambda: {(): members.troubles()})
     metrics.hosts_alive.read_from(lambda: {(): len(members.living())})
 
 

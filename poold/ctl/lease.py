@@ -49,6 +49,8 @@ def _cells(host: dict[str, Any]) -> tuple[object, ...]:
     if host["state"] == "unreadable":
         return (host["host"], "unreadable", "-", "?", "-", host["why"])
     slots, alive = host["record"]["slots"], "yes" if host["alive"] else "no"
+    if "trouble" in host:
+        return (host["host"], "not carried on", host["epoch"], alive, "-", host["trouble"])
     return (
         host["host"],
         host["state"],

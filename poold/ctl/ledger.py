@@ -1,4 +1,4 @@
-"""`pooldctl ledger status` and `pooldctl ledger restore`: the ledger's replica, and a ledger made from it."""
+"""`pooldctl ledger status`, `restore` and `accept`: the ledger's replica, a ledger made from it, and which will do."""
 
 import json
 import os
@@ -77,7 +77,23 @@ def _drilled(context: Context) -> dict[str, Any]:
             raise CtlError("this host's ledger has no replica", hint="say --from, or set POOLD_STORE for poold")
         where, live = told["replica"]["where"], ["--ledger", told["path"]]
     to = [] if context.asked.to is None else ["--to", os.path.abspath(context.asked.to)]  # noqa: PTH100 — as typed
-    argv = [sys.executable, "-m", "poold.drill", "--from", where, *to, *live]
+    return _program("--from", where, *to, *live)
+
+
+def accept(context: Context) -> int:
+    """An operator's word that an older epoch's ledger is to do: what was acknowledged after it is given up."""
+    asked = context.asked
+    state_dir = asked.state_dir or os.path.dirname(context.poold.get("/admin/ledger")["path"])  # noqa: PTH120 — as told
+    found = _program("--accept", asked.host, "--epoch", str(asked.epoch), "--state-dir", state_dir)
+    if not found["ok"]:
+        raise CtlError(found["why"])
+    what = f"epoch {asked.epoch}" if asked.epoch else "no ledger at all"
+    context.out.line(f"{what} will do for host {asked.host} when it is next tried: {found['path']}")
+    return errors.DONE
+
+
+def _program(*words: str) -> dict[str, Any]:
+    argv = [sys.executable, "-m", "poold.drill", *words]
     done = subprocess.run(argv, check=False, stdout=subprocess.PIPE)
     if done.returncode:
         raise CtlError("the restore ended before it could say what it found")

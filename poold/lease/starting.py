@@ -71,7 +71,6 @@ async def acquire(ground: Ground) -> tuple[Begin, Held]:
     """
     mine = await stand_down(ground.guard, ground.notes, ground.targets, ground.now_ns)
     begin, held = await _Attempts(ground, mine).run()
-    await finish(asyncio.to_thread(ground.notes.change, epoch=held.lease.epoch))
     await finish(asyncio.to_thread(ground.guard.write, held.until()))
     await wardens.ensure(ground.guard)
     log.info("this host holds its lease", extra={"epoch": held.lease.epoch, "how": begin.value})
@@ -93,8 +92,8 @@ def _stand_down(guard: Guard, notes: Notes, targets: Targets, now_ns: Callable[[
         if root is not None:
             _killed(targets)
         guard.write(Until.nothing(boot_id()))
-        return Mine(noted.holder, boot_id(), root)
-    return Mine(noted.holder, boot_id(), root, until.epoch, until.hold_ns)
+        return Mine(noted.holder, boot_id(), root, epoch=noted.epoch)
+    return Mine(noted.holder, boot_id(), root, until.epoch, until.hold_ns, noted.epoch)
 
 
 class _Attempts:
@@ -135,7 +134,7 @@ class _Attempts:
             return None
         wanted = await self._wanted(begin, lease)
         await finish(asyncio.to_thread(_clear, ground, begin, wanted))
-        self._mine = replace(self._mine, root=_root_of_ledger(begin, wanted))
+        self._mine = replace(self._mine, root=_root_of_ledger(begin, wanted), epoch=wanted.epoch)
         sent_ns = ground.now_ns()
         if tag is None:
             entry = await ground.store.create(ground.key, wanted.encode())
@@ -202,8 +201,8 @@ def _clear(ground: Ground, begin: Begin, wanted: Lease) -> None:
         aside = ground.ledger.parent / "lost" / f"{wanted.host}-{noted.epoch}"
         set_aside(ground.ledger, aside)
     root = _root_of_ledger(begin, wanted) or 0
-    if noted.root != root:
-        ground.notes.change(root=root)
+    if (noted.root, noted.epoch) != (root, wanted.epoch):
+        ground.notes.change(root=root, epoch=wanted.epoch)
 
 
 def _killed(targets: Targets) -> None:

@@ -23,6 +23,7 @@ GRACE_NS = 2 * S  # for poold to kill its machines by itself, before its warden 
 DEAD_NS = 2 * S  # from the warden's kill to the last instruction of a machine
 # Clocks run apart: chronyd may let one run 8.3 % faster or slower for a while, and 1.0834 / 0.9166 < 1.2.
 DRIFT = 1.2
+HEIR_NS = 15 * S  # so long others leave what a host has left to the heir that it named: it looks every few seconds
 STAGGER_NS = 3 * S  # between those who would take the same lease: conditional writes that meet are slow in some stores
 
 
@@ -154,6 +155,15 @@ def stagger_ns(host: str, me: str, living: Mapping[str, Host], jitter: float) ->
     return int((rank + jitter / 2) * STAGGER_NS)
 
 
+def deference_ns(lease: Lease, me: str, living: Mapping[str, Host], jitter: float) -> int:
+    """How long `me` lets others try first for a lease. An heir that was named and lives is the first."""
+    rest_ns = stagger_ns(lease.host, me, living, jitter)
+    named = living.get(lease.heir) if lease.has_left else None
+    if named is None or named.draining:
+        return rest_ns
+    return 0 if lease.heir == me else HEIR_NS + rest_ns
+
+
 def living(seen: Mapping[str, Seen], now_ns: int) -> dict[str, Host]:
     """The records of the hosts that hold their leases."""
     return {name: each.lease.record for name, each in seen.items() if is_alive(each, now_ns)}
@@ -172,7 +182,8 @@ def plan(me: Lease, seen: Mapping[str, Seen], now_ns: int, *, jitter: float = 0.
             elif heir(taken, seen) is Heir.ANYONE and now_ns >= each.at_ns + wait_ns:
                 new.append(PassOn(each, taken))
         lapsed_ns = lapses_ns(each)
-        if name != me.host and lapsed_ns is not None and now_ns >= lapsed_ns + wait_ns:
+        after_ns = deference_ns(each.lease, me.host, present, jitter)
+        if name != me.host and lapsed_ns is not None and now_ns >= lapsed_ns + after_ns:
             new.append(Take(each))
     return carry + new
 
@@ -209,6 +220,7 @@ class Mine:
     root: int | None  # of the ledger in its state folder; None if that never had a lease
     held_epoch: int = 0  # by a poold of this boot
     held_until_ns: int = 0  # as that one knew
+    epoch: int | None = None  # the last one that the state folder knows of; None: it is not asked
 
 
 def at_start(lease: Lease | None, mine: Mine, now_ns: int, *, has_lapsed: bool) -> Begin | None:
@@ -222,11 +234,13 @@ def at_start(lease: Lease | None, mine: Mine, now_ns: int, *, has_lapsed: bool) 
     if not lease.root:
         return Begin.REJOIN
     is_mine = lease.holder == mine.holder
-    if is_mine and lease.boot == mine.boot and lease.root == mine.root and _may_go_on(lease, mine, now_ns):
+    # A folder that does not know of the lease's epoch is a copy of before: its ledger lacks what came since.
+    has_ledger = is_mine and lease.root == mine.root and (mine.epoch is None or lease.epoch <= mine.epoch)
+    if has_ledger and lease.boot == mine.boot and _may_go_on(lease, mine, now_ns):
         return Begin.GO_ON
     if not (has_lapsed or lease.has_left or (is_mine and lease.boot == mine.boot)):
         return None
-    return Begin.KEEP if is_mine and lease.root == mine.root else Begin.RESTORE
+    return Begin.KEEP if has_ledger else Begin.RESTORE
 
 
 def _may_go_on(lease: Lease, mine: Mine, now_ns: int) -> bool:

@@ -74,6 +74,40 @@ def check_copy(path: Path) -> list[str]:
         return [f"the file is damaged: {error}"]
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is a ledger in the file: one that is gone, empty, cut short or something else is none.
+
+    Reads little, and changes nothing: what is damaged in its middle is for `check`. Blocks.
+    """
+    try:
+        if not _is_as_long_as_it_says(path):
+            return False
+        with contextlib.closing(open_reader(path)) as db:
+            extent(db)
+            return version(db) > 0
+    except FileNotFoundError:
+        return False
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            return False
+        if "no such table" in str(error):
+            return False
+        raise LedgerError("looking at", f"the ledger {path}", hint=str(error)) from error
+
+
+def _is_as_long_as_it_says(path: Path) -> bool:
+    """By its first page. What is in the log may not be in the file yet: if there is something, nobody can tell."""
+    with path.open("rb") as file:
+        head, size = file.read(100), os.fstat(file.fileno()).st_size
+    if not head.startswith(b"SQLite format 3\0") or len(head) < 100:
+        return False
+    with contextlib.suppress(FileNotFoundError), path.with_name(path.name + "-wal").open("rb") as log:
+        if log.read(4).strip(b"\0"):
+            return True
+    page = int.from_bytes(head[16:18], "big")
+    return size >= (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
+
+
 def extent(db: sqlite3.Connection) -> dict[str, int]:
     """How far the ledger has got, in numbers that only grow: to compare a copy of it with it."""
     return {"events": events.newest_id(db), "audit": audit.head(db).seq}

@@ -50,6 +50,12 @@ def forget(db: sqlite3.Connection, task_id: str) -> None:
     db.execute("DELETE FROM checkpoints WHERE task = ?", (task_id,))
 
 
+def resumable(found: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Up to the last that has a session. Without one nobody knows what was done: it was kept by an earlier poold."""
+    last = max((number for number, each in enumerate(found, 1) if each.session), default=0)
+    return list(found[:last])
+
+
 def chain(found: Sequence[Checkpoint]) -> list[Checkpoint]:
     """The last of them with those that it is a change of, the whole one first. None if one is missing."""
     by_number = {each.number: each for each in found}

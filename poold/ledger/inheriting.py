@@ -8,7 +8,7 @@ Audit rows get new numbers in this ledger's chain; where they stood in the other
 other chain ended is in `takeovers`, so that the replica that stays in the store can be checked against it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,12 @@ from poold.ledger import audit, leftovers, repeats, sandboxes, workspaces
 from poold.ledger.connect import Connection
 from poold.ledger.driver import sqlite3
 from poold.ledger.repeats import Repeat
+from poold.ledger.trusting import BadRow, is_needed, leftovers_of, must_be_id, must_be_own
+
+__all__ = ["BadRow", "Former"]
 
 BATCH = 50  # of those that have ended: so many in one transaction
+MAX_MISSING, MAX_TOLD = 100, 1000  # that one row of the audit names; rows that are looked at
 LOST = "host_lost"
 # A machine of these may have run, or was on the lost host's disk.
 GONE = (State.PENDING, State.STARTING, State.RUNNING, State.PAUSED)
@@ -87,13 +91,19 @@ def batches(old: sqlite3.Connection) -> Iterator[tuple[str, list[str]]]:
 def take(
     db: sqlite3.Connection, old: sqlite3.Connection, lost: Former, kind: str, ids: Sequence[str], *, now_ms: int
 ) -> int:
-    """Take these in, with all that belongs to them. How many were not here before."""
+    """Take these in, with all that belongs to them. How many were not here before.
+
+    Raises `BadRow`, or whatever else a row that makes no sense leads to; then nothing of these is here.
+    """
+    for one in ids:
+        must_be_id(kind, one)
     tables = OF_SANDBOX if kind == "sandbox" else OF_TASK
     new = [one for one in ids if not _is_here(db, tables[0][0], one)]
     for one in new:
         for table, column in tables:
             _copy(db, old, table, column, one)
         _copy_events(db, old, one)
+        must_be_own(db, kind, one)
         if kind == "sandbox":
             _copy_audit(db, old, lost, one)
             _lose(db, one, lost, now_ms)
@@ -116,12 +126,42 @@ def take_repeats(db: sqlite3.Connection, old: sqlite3.Connection, *, now_ms: int
         repeats.merge(db, owner, (Repeat(*row) for row in rows), now_ms=now_ms)
 
 
-def take_leftovers(db: sqlite3.Connection, old: sqlite3.Connection) -> None:
-    """What the lost host put into the store for nobody is removed from there by this one."""
-    for prefix, since_ms in old.execute("SELECT prefix, since_ms FROM store_leftovers"):
-        leftovers.add(db, prefix, now_ms=since_ms)
+def take_leftovers(db: sqlite3.Connection, old: sqlite3.Connection) -> list[str]:
+    """What the lost host put into the store for nobody is removed from there by this one. What it says so of and what
+    cannot be its own, or is needed here, is left alone, and returned.
+    """
+    good, bad = leftovers_of(old)
+    for prefix, since_ms in good:
+        if is_needed(db, prefix):
+            bad.append(prefix)
+        else:
+            leftovers.add(db, prefix, now_ms=since_ms)
     for owner, name, due_ms in old.execute("SELECT owner, name, due_ms FROM workspace_sweeps"):
         workspaces.sweep_later(db, owner, name, due_ms=due_ms)
+    return bad
+
+
+def lack(db: sqlite3.Connection, lost: Former, missing: Mapping[str, str], *, now_ms: int) -> dict[str, int]:
+    """Write down that all is here but these, and why. What it came to. It is not whole then: see `unfinished`."""
+    detail = {"missing": dict(list(missing.items())[:MAX_MISSING]), "count": len(missing)}
+    told = {"host": lost.host, "epoch": lost.epoch, **detail}
+    before = audit.listed(db, action="takeover.lacks", limit=MAX_TOLD)
+    if all(each.detail != told for each in before):
+        _note(db, lost, "takeover.lacks", detail, now_ms)
+    row = db.execute("SELECT sandboxes, tasks FROM takeovers WHERE host = ? AND epoch = ?", (lost.host, lost.epoch))
+    return {**dict(zip(("sandboxes", "tasks"), row.fetchone(), strict=True)), "missing": len(missing)}
+
+
+def unfinished(db: sqlite3.Connection) -> list[tuple[str, int]]:
+    """Takeovers, by host and epoch, of which something is not here yet."""
+    return [tuple(row) for row in db.execute("SELECT host, epoch FROM takeovers WHERE whole_ms IS NULL ORDER BY 1, 2")]
+
+
+def take_unfinished(db: sqlite3.Connection, old: sqlite3.Connection) -> None:
+    """What the lost host had not wholly taken in itself is this one's to finish."""
+    columns = "host, epoch, begun_ms, audit_seq, audit_hash"
+    rows = old.execute(f"SELECT {columns} FROM takeovers WHERE whole_ms IS NULL").fetchall()  # noqa: S608 — constants
+    db.executemany(f"INSERT OR IGNORE INTO takeovers ({columns}) VALUES (?, ?, ?, ?, ?)", [tuple(row) for row in rows])  # noqa: S608
 
 
 def _is_here(db: sqlite3.Connection, table: str, one: str) -> bool:
@@ -161,7 +201,9 @@ def _copy_audit(db: sqlite3.Connection, old: sqlite3.Connection, lost: Former, s
 def _lose(db: sqlite3.Connection, sandbox_id: str, lost: Former, now_ms: int) -> None:
     """What only ran there, or was on a disk there, is over. What is in the store is as it was."""
     sandbox = sandboxes.get(db, sandbox_id)
-    if sandbox.state in GONE:
+    if sandbox.state is State.STARTING and sandbox.hibernated is not None:  # its files are in the store, too
+        sandboxes.move(db, sandbox_id, Event.RETURN, now_ms=now_ms)
+    elif sandbox.state in GONE:
         reason = sandbox.lost(f"{LOST}: host {lost.host} is gone, and with it what only that host had")
         sandboxes.move(db, sandbox_id, Event.FAIL, now_ms=now_ms, reason=reason)
 

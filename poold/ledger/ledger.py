@@ -78,6 +78,16 @@ class Ledger:
         self._must_be_open()
         return self._writer.submit(work, durable=durable)
 
+    async def covered(self) -> None:
+        """Return when the replica has all that is committed now; at once if there is none.
+
+        For whoever removes what only the ledger before that change referred to: a successor may restore that one. While
+        the store is away, this waits.
+        """
+        self._must_be_open()
+        if self._covering is not None:
+            await self._covering.covered()
+
     async def read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Ask the ledger: all of `question` sees the same state of it. Never waits for a writer."""
         self._must_be_open()

@@ -22,8 +22,9 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
     shape, rules = sandbox.shape, sandbox.rules
     db.execute(
         "INSERT INTO sandboxes (id, state, owner, image, vcpus, memory_mb, disk_mb, metadata, created_ms, expires_ms,"
-        " generation, timeout_sec, on_timeout, idle_sec, hibernate_sec, paused_sec, auto_resume, public_ports, network,"
-        " within, workspace) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " generation, timeout_sec, on_timeout, idle_sec, hibernate_sec, hibernate_kind, paused_sec, auto_resume,"
+        " public_ports, network, within, workspace)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             sandbox.id,
             sandbox.state,
@@ -40,6 +41,7 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
             rules.on_timeout,
             rules.idle_sec,
             rules.hibernate_sec,
+            rules.hibernate_kind,
             rules.paused_sec,
             rules.auto_resume,
             orjson.dumps(sandbox.public_ports).decode(),
@@ -121,9 +123,10 @@ MOVE = (
     " expires_ms = coalesce(:expires_ms, expires_ms),"
     " reason = CASE WHEN :state = 'running' THEN :reason ELSE coalesce(:reason, reason) END,"
     " started_ms = CASE WHEN :state = 'running' THEN coalesce(started_ms, :now) ELSE started_ms END,"
-    " paused_ms = CASE WHEN :state = 'paused' THEN coalesce(paused_ms, :now)"
+    " paused_ms = CASE WHEN :state IN ('paused', 'hibernated') THEN coalesce(paused_ms, :now)"
     "   WHEN :state IN ('running', 'stopped', 'error') THEN NULL ELSE paused_ms END,"
-    " hibernated = CASE WHEN :state IN ('paused', 'stopped') THEN NULL ELSE coalesce(:hibernated, hibernated) END,"
+    " hibernated = CASE WHEN :state IN ('paused', 'running', 'stopped') THEN NULL"
+    "   ELSE coalesce(:hibernated, hibernated) END,"
     " ended_ms = CASE WHEN :state IN ('stopped', 'error') THEN coalesce(ended_ms, :now) ELSE ended_ms END"
     " WHERE id = :id RETURNING *"
 )
@@ -351,6 +354,7 @@ def _sandbox(row: sqlite3.Row) -> Sandbox:
             on_timeout=row["on_timeout"],
             idle_sec=row["idle_sec"],
             hibernate_sec=row["hibernate_sec"],
+            hibernate_kind=row["hibernate_kind"],
             paused_sec=row["paused_sec"],
             auto_resume=bool(row["auto_resume"]),
         ),

@@ -15,7 +15,7 @@ from poold.errors import GuestError, MachineDied
 from poold.ledger import Ledger, sandboxes
 from poold.link import Guest
 from poold.reconcile.plan import NO_SLOT, Adopt, Plan
-from poold.sandboxes import Live, Means, Sandboxes, operations
+from poold.sandboxes import Live, Means, Sandboxes, files_alone, operations
 from poold.slots import Slot
 
 log = logging.getLogger("poold.reconcile")
@@ -51,6 +51,9 @@ async def clear(todo: Plan, engine: Engine, ledger: Ledger, *, now_ms: int) -> R
         await _ended(engine.halt(machine_id), machine_id)
     for sandbox in todo.put_back:
         await _move(ledger, sandbox, Event.PUT_BACK, now_ms)
+        recovery.undone.append(sandbox.id)
+    for sandbox in todo.give_back:
+        await _move(ledger, sandbox, Event.RETURN, now_ms)
         recovery.undone.append(sandbox.id)
     for sandbox, reason in todo.lose:
         log.warning("a sandbox was lost", extra={"sandbox": sandbox.id, "why": reason})
@@ -114,6 +117,8 @@ async def _tell(means: Means, sandbox: Sandbox, guest: Guest) -> None:
         if health.get("id") == sandbox.id and health.get("generation") != sandbox.generation:
             identity = means.identity(sandbox.id, sandbox.generation)
             await guest.call("POST", "/identity", identity, limit_s=ANSWER_LIMIT_S)
+        if health.get("frozen") is True:  # its files were on their way to the store when the last daemon ended
+            await files_alone.thaw(guest)
     except GuestError as error:
         log.warning("an adopted guest does not answer", extra={"sandbox": sandbox.id, "why": str(error)})
         return

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import orjson
 
+from contract.errors import WarrenError
 from poold import files
 from poold.lifetimes import finish
 from poold.replica.errors import NothingToRestore, ReplicaDamaged, ReplicaError
@@ -26,6 +27,7 @@ TRIES = 3  # one that still writes may be tidying up: what was listed may be gon
 RESTORE_S = 600.0  # of one try
 NOTHING = ("no matching backup files available", "no snapshots available", "transaction not available")
 MAX_SAID = 500
+LEDGER = "ledger.db"
 
 Check = Callable[[Path], list[str]]
 
@@ -46,7 +48,7 @@ async def restore(target: Target, to: Path, *, environ: Mapping[str, str], check
     """
     await asyncio.to_thread(must_be_new, program())
     async with _workshop(to) as folder:
-        made = folder / "ledger.db"
+        made = folder / LEDGER
         txid = await _made(target, made, environ)
         problems = await finish(asyncio.to_thread(check, made))
         if problems:
@@ -65,10 +67,35 @@ async def _made(target: Target, made: Path, environ: Mapping[str, str]) -> int:
         if code == 0:
             return _txid(out)
         if any(words in said for words in NOTHING):
-            hint = "there is no replica, or its first snapshot is missing; look for another epoch's beside it"
-            raise NothingToRestore("restoring", str(target), hint=hint)
+            raise await _nothing(target, settings, environ)
         log.warning("a restore failed", extra={"where": str(target), "why": said, "turn": turn})
     raise _translated(target, said)
+
+
+async def _nothing(target: Target, settings: Path, environ: Mapping[str, str]) -> WarrenError:
+    """Why there is nothing to restore: an epoch in which nothing was ever written is no damage, and all else is."""
+    argv = [
+        program(),
+        "ltx",
+        "-no-expand-env",
+        "-config",
+        settings,
+        "-level",
+        "all",
+        "-json",
+        settings.with_name(LEDGER),
+    ]
+    code, out, said = await _run([str(word) for word in argv], environment(environ))
+    try:
+        found = len(orjson.loads(out) or ())
+    except (orjson.JSONDecodeError, TypeError):
+        code = code or -1
+    if code:
+        return ReplicaError("looking for", str(target), hint=said)
+    if found:
+        hint = f"something of it is there ({found} files), but not what it begins with; nothing was deleted"
+        return ReplicaDamaged("restoring", str(target), hint=hint)
+    return NothingToRestore("restoring", str(target), hint="there is no replica; look for another epoch's beside it")
 
 
 async def _run(argv: list[str], env: Mapping[str, str]) -> tuple[int, bytes, str]:

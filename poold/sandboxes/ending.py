@@ -7,40 +7,37 @@ from contract.models import Caller, Sandbox
 from contract.states import ASLEEP, Event, State
 from contract.workspaces import Saved, WorkspaceUnsaved
 from poold.lifetimes import finish
-from poold.sandboxes.hibernation import Hibernation
-from poold.sandboxes.means import Live
-from poold.sandboxes.settings import BY_ITSELF, Settings
-from poold.sandboxes.turns import Creations, Turns
+from poold.sandboxes.means import Live, Means
+from poold.sandboxes.settings import BY_ITSELF
+from poold.sandboxes.sleeping import Sleeping
+from poold.sandboxes.turns import Creations
 from poold.sandboxes.why import stopped
 from poold.sandboxes.workspaces import Workspaces
 
 
-class Ending(Settings):
-    """Part of `Sandboxes`, which has them."""
+class Ending(Sleeping):
+    """Part of `Sandboxes`, which has the machines."""
 
-    workspaces: Workspaces
-    hibernation: Hibernation
     creations: Creations
-    _turns: Turns
-    _live: dict[str, Live]
+
+    def __init__(self, means: Means) -> None:
+        super().__init__(means)
+        self.workspaces = Workspaces(means)
 
     @abstractmethod
-    async def get(self, sandbox_id: str) -> Sandbox: ...
+    async def get(self, sandbox_id: str) -> Sandbox:
+        """The sandbox as the ledger has it, with what will happen to it by itself."""
 
     @abstractmethod
-    async def _settled(self, sandbox_id: str) -> Sandbox: ...
+    async def _awake(self, sandbox_id: str, caller: Caller) -> Live:
+        """The running sandbox; one that sleeps is resumed if that is its rule."""
 
     @abstractmethod
-    async def _resume(self, sandbox: Sandbox, caller: Caller) -> Sandbox: ...
+    async def _free(self, sandbox: Sandbox, error: WarrenError) -> None:
+        """Give back all that the sandbox uses."""
 
-    @abstractmethod
-    async def _awake(self, sandbox_id: str, caller: Caller) -> Live: ...
-
-    @abstractmethod
-    def _arm(self, sandbox: Sandbox) -> None: ...
-
-    @abstractmethod
-    async def _free(self, sandbox: Sandbox, error: WarrenError) -> None: ...
+    async def _save_before_sleep(self, live: Live) -> None:
+        await self.workspaces.save_before_sleep(live)
 
     async def destroy(
         self,

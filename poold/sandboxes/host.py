@@ -20,7 +20,6 @@ from poold.link import Guest
 from poold.sandboxes import operations, timeline
 from poold.sandboxes.asked import new_sandbox, shape_of
 from poold.sandboxes.ending import Ending
-from poold.sandboxes.hibernation import Hibernation
 from poold.sandboxes.lifecycle import following
 from poold.sandboxes.means import Defaults, Live, Means
 from poold.sandboxes.owed import Owed
@@ -29,7 +28,6 @@ from poold.sandboxes.settings import BY_ITSELF
 from poold.sandboxes.timers import Timers
 from poold.sandboxes.turns import Creations, Making, Turns
 from poold.sandboxes.why import DRAINING, STOPPING, WHY, exists, not_running
-from poold.sandboxes.workspaces import Workspaces
 
 log = logging.getLogger("poold.sandboxes")
 
@@ -47,8 +45,6 @@ class Sandboxes(Ending):
         self._timers = Timers(lambda sandbox_id: self._tasks.create_task(self._act(sandbox_id)))
         self._owed = Owed(means, self._again)
         self.rules = OwnersRules(means, defaults.rules)
-        self.hibernation = Hibernation(means)
-        self.workspaces = Workspaces(means)
         self._turns = Turns()
         self.repeats = Turns()  # of requests to create the same sandbox
         self.creations = Creations()
@@ -161,19 +157,6 @@ class Sandboxes(Ending):
                 raise WrongState(f"cannot resume a sandbox that is {sandbox.state}", state=sandbox.state)
             return await finish(self._resume(sandbox, caller))
 
-    async def hibernate(self, sandbox_id: str, caller: Caller = BY_ITSELF, why: str = "by request") -> Sandbox:
-        """Pause the sandbox if it runs, put it into the store, and free its disk. If this fails, it is paused."""
-        self.hibernation.depot(sandbox_id)
-        async with self._turns.of(sandbox_id):
-            if (live := self._live.get(sandbox_id)) is not None:
-                await finish(self._pause(live, caller, why))
-            sandbox = await self._settled(sandbox_id)
-            if sandbox.state is State.HIBERNATED:
-                return sandbox
-            if sandbox.state is not State.PAUSED:
-                raise not_running(sandbox)
-            return await finish(self._hibernate(sandbox, caller, why))
-
     async def at_rest(self, sandbox_id: str) -> None:
         """Return when nothing is under way with the sandbox: of one that is over, all has been written down then."""
         async with self._turns.of(sandbox_id):
@@ -213,19 +196,18 @@ class Sandboxes(Ending):
         """Every sandbox that has a machine now."""
         return list(self._live.values())
 
-    async def drain(self, mode: str, caller: Caller) -> AsyncIterator[tuple[str, WarrenError | None]]:
-        """Take nothing new, and `pause` or `destroy` what runs: each id when it is done, with what went wrong."""
+    async def close(self) -> None:
+        """Take nothing new. What is being created is given up, what is being resumed or put to sleep is waited for."""
         self.is_draining = True
         self.creations.end(Draining(DRAINING, retry_after_s=60))
-        await self._turns.all_over()  # what is being resumed is drained, too
-        end = self.pause if mode == "pause" else self.destroy
-        for sandbox_id in list(self._live):
-            try:
-                await end(sandbox_id, caller, "the host was drained")
-            except WarrenError as error:
-                yield sandbox_id, error
-            else:
-                yield sandbox_id, None
+        await self._turns.all_over()
+
+    async def give_up(self, sandbox_id: str, reason: str) -> None:
+        """The sandbox is over, as if its machine had failed: a task that has it goes on from its last checkpoint."""
+        async with self._turns.of(sandbox_id):
+            told = (await self.get(sandbox_id)).lost(reason)
+            sandbox = await self._means.move(sandbox_id, Event.FAIL, BY_ITSELF, reason=told)
+            await finish(self._free(sandbox, MachineDied(reason)))
 
     # How it is done.
 
@@ -268,20 +250,6 @@ class Sandboxes(Ending):
             raise
         self._arm(sandbox)
         return self._with_next(sandbox)
-
-    async def _hibernate(self, sandbox: Sandbox, caller: Caller, why: str) -> Sandbox:
-        hibernated = await self.hibernation.put(sandbox, caller, why)
-        self._arm(hibernated)
-        return self._with_next(hibernated)
-
-    async def _resume(self, sandbox: Sandbox, caller: Caller) -> Sandbox:
-        if sandbox.state is State.HIBERNATED:
-            sandbox = await self.hibernation.fetch(sandbox, caller)
-            self._arm(sandbox)
-        with self._means.timing(self._means.metrics.resume_seconds):
-            live = await operations.resume(self._means, self._owed, sandbox, caller)
-            self._watch(live)
-        return self._with_next(live.sandbox)
 
     def _watch(self, live: Live) -> None:
         """From now on the sandbox ends with its machine, and what its rules say happens in its time."""
@@ -391,4 +359,4 @@ class Sandboxes(Ending):
             elif live is not None:
                 await self._pause(live, BY_ITSELF, WHY[step.why])
             elif step.action == "hibernate":
-                await self._hibernate(sandbox, BY_ITSELF, WHY[step.why])
+                await self._hibernate(sandbox, BY_ITSELF, WHY[step.why], sandbox.rules.hibernate_kind)

@@ -15,26 +15,30 @@ class Stoppable:
     """What is under way."""
 
     def __init__(self) -> None:
-        self._is_stopping = False
+        self._why_not: str | None = None  # nothing is begun
         self._under_way: set[asyncio.Task[Any]] = set()
 
     def stop(self) -> None:
         """End what is under way, and what is begun from now on: the next daemon may begin again."""
-        self._is_stopping = True
-        for task in self._under_way:
+        self.give_up(STOPPING)
+
+    def give_up(self, why: str | None) -> None:
+        """End what is under way, and begin nothing, for `why`. With None: begin again."""
+        self._why_not = why
+        for task in self._under_way if why is not None else ():
             task.cancel()
 
     async def do(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` returns. A caller that leaves does not end it; a host that stops does."""
         task = asyncio.ensure_future(work)
         self._under_way.add(task)
-        if self._is_stopping:
+        if self._why_not is not None:
             task.cancel()
         try:
             return await finish(task)
         except asyncio.CancelledError:
-            if task.cancelled() and self._is_stopping:
-                raise CapacityError(STOPPING) from None
+            if task.cancelled() and self._why_not is not None:
+                raise CapacityError(self._why_not) from None
             raise
         finally:
             self._under_way.discard(task)

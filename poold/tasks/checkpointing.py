@@ -2,6 +2,7 @@
 
 A checkpoint is a fact when it is there as a whole: the archive first, then its manifest, then its row with the event
 that tells of it. What it covers is what the agent has told up to a number, and that is in the ledger before the row is.
+There is none of a run whose agent has not said its session.
 """
 
 import asyncio
@@ -41,6 +42,7 @@ MB = 1 << 20
 HOLD_S = 600.0  # an agent does not stand still for longer
 HEAD_S = 60.0  # until a guest has made its agent stand still
 HEARD_S = 60.0  # until all is written down that a checkpoint covers
+COVERED_S = 60.0  # for the replica, before what it must know is done
 LEAST_S = 0.05
 
 
@@ -140,8 +142,20 @@ async def take(life: Life, sandbox_id: str) -> Checkpoint:
     finally:
         await finish(asyncio.to_thread(path.unlink, missing_ok=True))
     old = await life.write(partial(_write, life=life, new=new, took_ms=took_ms))
-    await _remove(life.tools.store, life.id, old)
+    if old and await _is_covered(life):
+        await _remove(life.tools.store, life.id, old)
     return new
+
+
+async def _is_covered(life: Life) -> bool:
+    """Whether whoever takes this host over knows what was written here: only then may what it replaces be removed."""
+    try:
+        async with asyncio.timeout(COVERED_S):
+            await life.tools.ledger.covered()
+    except TimeoutError:
+        log.warning("old checkpoints stay: the replica is behind", extra={"task": life.id})
+        return False
+    return True
 
 
 def _facts(answer: Answer) -> dict[str, Any]:
@@ -151,6 +165,8 @@ def _facts(answer: Answer) -> dict[str, Any]:
         told = None
     if not isinstance(told, dict):
         raise GuestError("the guest does not say what its checkpoint is of")
+    if not told.get("session"):
+        raise GuestError("the agent has not said its session yet: nobody could go on from this")
     return told
 
 
@@ -236,7 +252,9 @@ async def remove_all(store: Store, task_id: str) -> None:
 
 async def forget_all(life: Life) -> None:
     """Of a task whose work is kept. If the store is away, what is left goes when the task is forgotten."""
-    await life.write(partial(checkpoints.forget, task_id=life.id), durable=False)
+    await life.write(partial(checkpoints.forget, task_id=life.id))
+    if not await _is_covered(life):
+        return
     try:
         await remove_all(life.tools.store, life.id)
     except WarrenError as error:

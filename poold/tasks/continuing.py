@@ -54,7 +54,7 @@ def decide(facts: Facts) -> Way:
 def go_on(db: Connection, task_id: str, sandbox: Sandbox, *, now_ms: int) -> bool:
     """Write down that the task goes on, if it does, and from where: it is claimed another machine then."""
     row = tasks.get(db, task_id)
-    links = checkpoints.chain(checkpoints.listed(db, task_id))
+    links = checkpoints.chain(checkpoints.resumable(checkpoints.listed(db, task_id)))
     last = links[-1] if links else None
     way = decide(_facts(db, row, sandbox, last))
     if way is Way.NOT or row.task.sandbox != sandbox.id:
@@ -109,5 +109,5 @@ def _told(row: Row, progress: Progress, last: Checkpoint | None, sandbox: Sandbo
 
 def continued(progress: Progress) -> Progress:
     """What is known of an agent that begins once more: what is done again is no loop, and what was begun never ends."""
-    said = replace(progress, calls={}, thought="", is_said=False, ended=None)
+    said = replace(progress, calls={}, thought="", is_said=False, has_session=False, ended=None)
     return replace(said, diffs={}, last_diff="", failure=Failure())

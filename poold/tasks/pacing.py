@@ -1,7 +1,8 @@
 """When a task's workspace is kept, and as what. No I/O.
 
 After each commit, after so many steps, after so many minutes; and never so often that it costs more than a tenth of the
-task's time, for its agent stands still meanwhile.
+task's time, for its agent stands still meanwhile. Not before the agent has said its session: whoever went on from such
+a moment would not know what was done, and do it again.
 """
 
 from collections.abc import Sequence
@@ -25,13 +26,15 @@ class Marks:
     seq: int = 0
     steps: int = 0
     commits: int = 0
+    has_session: bool = True
 
     @classmethod
     def of(cls, known: Progress | Checkpoint | None) -> "Marks":
         if known is None:
             return cls()
-        seq = known.seq if isinstance(known, Progress) else known.guest_seq
-        return cls(seq, known.steps, known.commits)
+        if isinstance(known, Progress):
+            return cls(known.seq, known.steps, known.commits, known.has_session)
+        return cls(known.guest_seq, known.steps, known.commits)
 
 
 def due_s(kept: Marks, now: Marks, asked: Checkpointing, *, since_s: float) -> float | None:
@@ -39,7 +42,7 @@ def due_s(kept: Marks, now: Marks, asked: Checkpointing, *, since_s: float) -> f
 
     `since_s`: so long ago was the last one, or the agent's start.
     """
-    if now.seq <= kept.seq:
+    if now.seq <= kept.seq or not now.has_session:
         return None
     if now.commits > kept.commits or (asked.steps and now.steps - kept.steps >= asked.steps):
         return 0.0

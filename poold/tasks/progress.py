@@ -58,6 +58,7 @@ class Progress:
     thought: str = ""  # of the next step
     is_said: bool = False  # the thought has a message in it: it is a step of its own if no tool is called
     session: str | None = None
+    has_session: bool = False  # the run that is under way has said its own
     model: str | None = None
     used: dict[str, int] = field(default_factory=dict)  # tokens by kind
     usd: float | None = None
@@ -78,6 +79,7 @@ class Progress:
         known = {each.name for each in fields(cls)}
         values = {name: value for name, value in data.items() if name in known}
         failure = values.pop("failure", None)
+        values.setdefault("has_session", values.get("session") is not None)  # of a poold that did not know yet
         return cls(**values, failure=Failure(**failure) if failure else Failure())
 
     def encode(self) -> dict[str, Any]:
@@ -169,11 +171,13 @@ class Reader:
 
     def _started(self, data: Mapping[str, Any]) -> None:
         model = text_of(data.get("model"), 128)
-        self.now = replace(self.now, has_begun=True, model=model or self.now.model, ended=None)
+        begun = replace(self.now, has_begun=True, model=model or self.now.model, ended=None)
+        self.now = replace(begun, has_session=False)
 
     def _session(self, data: Mapping[str, Any]) -> None:
         model = text_of(data.get("model"), 128) or self.now.model
-        self.now = replace(self.now, session=text_of(data.get("session"), 200) or self.now.session, model=model)
+        session = text_of(data.get("session"), 200)
+        self.now = replace(self.now, session=session or self.now.session, has_session=bool(session), model=model)
 
     def _say(self, data: Mapping[str, Any], *, is_said: bool) -> None:
         text = text_of(data.get("text"), MAX_THOUGHT_CHARS) or ""

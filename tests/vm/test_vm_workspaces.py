@@ -42,8 +42,8 @@ def host_number(number: int, store: Path) -> Iterator[Host]:
     """A poold with folders of its own, that shares workspaces and nothing else with others."""
     base_uid = str(BASE_UID + SLOTS + 40 + 10 * number)
     variables = {"POOLD_DEFAULT_IMAGE": IMAGE, "POOLD_SLOTS": "4", "POOLD_BASE_UID": base_uid}
-    with open_host(pool="", POOLD_WORKSPACES=str(store), **variables) as host:
-        host.wait_until_serving()
+    with open_host(pool=f"{IMAGE}=1-1", POOLD_WORKSPACES=str(store), **variables) as host:
+        host.wait_until_warm()
         yield host
 
 
@@ -59,7 +59,7 @@ def versions(host: Host) -> list[Any]:
 
 
 def saved_by(sandbox: Sandbox) -> int | None:
-    version: int | None = sandbox.view()["workspace"]["saved_version"]
+    version: int | None = sandbox.view["workspace"]["saved_version"]
     return version
 
 
@@ -72,7 +72,7 @@ def test_what_one_host_saved_is_pulled_by_another_as_it_was(store: Path) -> None
         assert saved_by(sandbox) == 1
         other = Api(second).create(workspace=NAME)
         assert other.sh(LOOK) == before
-        assert other.view()["workspace"]["from_version"] == 1
+        assert other.view["workspace"]["from_version"] == 1
         # A pause saves, too; and what it saved need not be woken up to end.
         other.sh("rm /workspace/hard; echo two > /workspace/two")
         assert other.pause()["workspace"]["saved_version"] == 2
@@ -99,7 +99,7 @@ def test_a_machine_that_slept_unsaved_is_woken_up_to_be_saved(store: Path) -> No
         finally:
             store.unlink()
             hidden.rename(store)
-        until(lambda: sandbox.view()["state"] == "stopped" or sandbox.destroy().status == 200)
+        until(lambda: sandbox.view["state"] == "stopped" or sandbox.destroy().status == 200)
         assert saved_by(sandbox) == 1
 
 
@@ -121,7 +121,7 @@ def test_a_daemon_that_is_killed_while_it_saves_loses_nothing(store: Path, momen
         ending.join()
         again(host)
         assert list(spool.glob("*")) + list(spool.glob(".*")) == []
-        assert sandbox.view()["state"] == "running"
+        assert sandbox.view["state"] == "running"
         assert_whole(host)
         assert sandbox.destroy().status == 200
         other = Api(host).create(workspace=NAME)
@@ -145,7 +145,7 @@ def test_a_daemon_that_is_killed_while_it_pulls_gives_nobody_half_a_workspace(st
             again(host)
             for made in set(Api(host).ids(state="running,starting,error")) - known:
                 found = Sandbox(Api(host), made, {})
-                if found.view()["state"] == "running":  # it was whole before the kill
+                if found.view["state"] == "running":  # it was whole before the kill
                     assert found.sh("sha256sum -c /workspace/sum") == "/workspace/b: OK"
                 assert found.destroy().status == 200
         assert [each["version"] for each in versions(host)] == [1]

@@ -58,8 +58,9 @@ class Box:
             case "hangs-up-once":
                 if sum("hangs-up-once" in each for each in self.heads) == 1:
                     return False
-            case "not-mine":
-                writer.write(HEAD % (404, 2, b"warren-not-mine: 1\r\n") + b"{}")
+            case "bad-ticket" | "not-mine":
+                is_bad = case == "bad-ticket"
+                writer.write(HEAD % (401 if is_bad else 404, 2, b"" if is_bad else b"warren-not-mine: 1\r\n") + b"{}")
                 return True
         writer.write(HEAD % (200, 5, b"") + b"he")
         if case == "in%20two%20pieces":
@@ -232,3 +233,11 @@ async def test_a_host_that_answered_nobody_is_asked_again_on_the_same_connection
             async with client(gateway) as asking:
                 assert (await asking.ask(gateway.asked("plain")))[0] == 200
         assert gateway.box.connections == before
+
+
+async def test_a_host_that_refuses_our_ticket_is_one_that_cannot_be_reached(gateway: Gateway) -> None:
+    async with client(gateway) as asking:
+        await asking.ask(gateway.asked("plain"))
+        status, _, body = await asking.ask(gateway.asked("bad-ticket"))
+    assert status == 503
+    assert b"host_unreachable" in body

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from contract.models import Hibernated
 from contract.states import Event, State
 from contract.task_states import TaskEvent, TaskState
 from contract.workspaces import Workspace
-from poold.ledger import audit, care, events, inheriting, sandboxes, tasks, workspaces
+from poold.ledger import audit, care, checkpoints, events, inheriting, leftovers, sandboxes, tasks, workspaces
 from poold.ledger.driver import sqlite3
 from poold.ledger.inheriting import Former
 from poold.ledger.repeats import Repeat, find, merge
@@ -178,3 +179,104 @@ def test_where_the_lost_chain_ended_is_kept(old: sqlite3.Connection) -> None:
         take_all(db, old)
         row = db.execute("SELECT audit_seq, audit_hash FROM takeovers").fetchone()
         assert audit.Head(*row) == audit.head(old)
+
+
+def test_a_resume_of_files_alone_that_was_cut_short_there_is_hibernated_here(old: sqlite3.Connection) -> None:
+    found = Hibernated(f"hibernated/{box(1).id}/1-00112233445566ff/manifest", "0" * 64, 1, 1, "files")
+    sandboxes.move(old, box(1).id, Event.HIBERNATE, now_ms=3, hibernated=found)
+    sandboxes.move(old, box(1).id, Event.RESUME, now_ms=4, machine="vm-2")
+    with memory() as db:
+        take_all(db, old)
+        here = sandboxes.get(db, box(1).id)
+        assert (here.state, here.hibernated) == (State.HIBERNATED, found)
+        assert leftovers.listed(db) == []
+
+
+OTHERS = f"hibernated/{box(9).id}/3-00112233445566ff/"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        f"{OTHERS}manifest",  # of another sandbox
+        f"hibernated/{box(3).id}/manifest",  # all that this one ever had would go with it
+        f"hibernated/{box(3).id}/3-00112233445566ff/../manifest",
+        f"../hibernated/{box(3).id}/3-00112233445566ff/manifest",
+        "leases/one/x",
+        "ledger/one/3/manifest",
+    ],
+)
+def test_a_sandbox_that_names_what_is_not_its_own_is_refused(old: sqlite3.Connection, key: str) -> None:
+    told = f'{{"key": "{key}", "sha256": "{"0" * 64}", "bytes": 1, "at_ms": 1}}'
+    old.execute("UPDATE sandboxes SET hibernated = ? WHERE id = ?", (told, box(3).id))
+    with memory() as db:
+        inheriting.begin(db, lost(old), now_ms=NOW)
+        with pytest.raises(inheriting.BadRow, match="names what is not its own"):
+            inheriting.take(db, old, lost(old), "sandbox", [box(3).id], now_ms=NOW)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "sb-1", "tk-AAAAAAAAAAAAAAAA", "tk-aaaaaaaaaaaaaaaa/x"])
+def test_a_row_whose_id_is_none_is_refused(old: sqlite3.Connection, name: str) -> None:
+    with memory() as db:
+        inheriting.begin(db, lost(old), now_ms=NOW)
+        for kind in ("task", "sandbox"):
+            with pytest.raises(inheriting.BadRow, match="is no id"):
+                inheriting.take(db, old, lost(old), kind, [name], now_ms=NOW)
+
+
+def test_a_checkpoint_that_names_what_is_not_its_own_is_refused(old: sqlite3.Connection) -> None:
+    name = "tk-aaaaaaaaaaaaaaaa"
+    new = checkpoints.Checkpoint(1, None, 1, 0, 0, 0, None, {}, 1, 1, "../../../leases/one", 1)
+    checkpoints.add(old, name, new)
+    with memory() as db:
+        inheriting.begin(db, lost(old), now_ms=NOW)
+        with pytest.raises(inheriting.BadRow, match="checkpoint"):
+            inheriting.take(db, old, lost(old), "task", [name], now_ms=NOW)
+
+
+def test_a_task_whose_row_makes_no_sense_is_refused(old: sqlite3.Connection) -> None:
+    name = "tk-aaaaaaaaaaaaaaaa"
+    old.execute("PRAGMA ignore_check_constraints = ON")
+    old.execute("UPDATE tasks SET state = 'nonsense' WHERE id = ?", (name,))
+    with memory() as db:
+        db.execute("PRAGMA ignore_check_constraints = ON")
+        inheriting.begin(db, lost(old), now_ms=NOW)
+        with pytest.raises(ValueError, match="nonsense"):
+            inheriting.take(db, old, lost(old), "task", [name], now_ms=NOW)
+
+
+def test_only_leftovers_that_can_be_the_lost_hosts_own_are_taken_in(old: sqlite3.Connection) -> None:
+    mine = f"hibernated/{box(2).id}/1-00112233445566ff/"
+    golden = f"goldens/{'a' * 64}/00112233445566ff/"
+    key = f"hibernated/{box(3).id}/2-00112233445566ff/manifest"
+    told = f'{{"key": "{key}", "sha256": "{"0" * 64}", "bytes": 1, "at_ms": 1}}'
+    refused = [
+        *("", "leases/", "ledger/one/3/", "hibernated/", f"hibernated/{box(2).id}/", OTHERS, "escrow/", "goldens/"),
+        key.removesuffix("manifest"),  # somebody needs it
+    ]
+    for prefix in (mine, golden, *refused):
+        leftovers.add(old, prefix, now_ms=1)
+    old.execute("UPDATE sandboxes SET hibernated = ? WHERE id = ?", (told, box(3).id))
+    with memory() as db:
+        take_all(db, old)
+        left = inheriting.take_leftovers(db, old)
+        assert sorted(leftovers.listed(db)) == sorted([mine, golden])
+        assert sorted(left) == sorted(refused)
+
+
+def test_a_takeover_that_lacks_something_is_not_whole_and_goes_on_with_whoever_takes_this_host_over(
+    old: sqlite3.Connection,
+) -> None:
+    with memory() as db, memory() as heir:
+        whom = lost(old)
+        inheriting.begin(db, whom, now_ms=NOW)
+        inheriting.lack(db, whom, {box(1).id: "nonsense"}, now_ms=NOW)
+        assert inheriting.unfinished(db) == [("one", 3)]
+        assert audit.listed(db, action="takeover.lacks", limit=5)[0].detail["missing"] == {box(1).id: "nonsense"}
+        inheriting.lack(db, whom, {box(1).id: "nonsense"}, now_ms=NOW)  # told once
+        assert len(audit.listed(db, action="takeover.lacks", limit=5)) == 1
+        inheriting.take_unfinished(heir, db)
+        assert inheriting.unfinished(heir) == [("one", 3)]
+        assert inheriting.begin(heir, whom, now_ms=NOW)
+        inheriting.finish(heir, whom, now_ms=NOW)
+        assert inheriting.unfinished(heir) == []

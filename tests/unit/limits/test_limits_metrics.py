@@ -47,6 +47,11 @@ NAMES = {
     "lease_left_seconds": "gauge",
     "lease_renewals_total": "counter",
     "lease_fences_total": "counter",
+    "drains_total": "counter",
+    "draining": "gauge",
+    "spot_notices_total": "counter",
+    "takeover_troubles": "gauge",
+    "takeover_missing": "gauge",
     "hosts_alive": "gauge",
 }
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from poold.errors import NetError, NoFreeSlot
-from poold.net import Slots, folder, namespace, nft, open_slots, tap
+from poold.net import Slots, folder, libnft, namespace, nft, open_slots, tap
 from poold.slots import Slot
 from tests.unit.net.fake_guest import fake_guest, in_namespace
 
@@ -332,8 +332,8 @@ async def open_and_close(run_dir: Path) -> None:
 
 
 async def test_a_missing_library_is_named_with_its_package(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nft, "_LIBRARY", "libnftables.so.999")
-    nft._library.cache_clear()
+    monkeypatch.setattr(libnft, "LIBRARY", "libnftables.so.999")
+    libnft._library.cache_clear()
     with pytest.raises(NetError, match="apt install libnftables1"):
         await open_and_close(run_dir)
     assert pins(run_dir) == []

@@ -132,6 +132,27 @@ def test_a_host_whose_lease_was_taken_is_fenced_and_comes_back_by_itself_empty(t
         assert list((host.state / "lost").rglob("ledger.db"))
 
 
+def test_a_fenced_host_starts_anew_at_once_whoever_listens_and_leaves_no_dead_children(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with open_member(store, POOLD_LEASE_SEC="10", POOLD_DURABILITY="replicated") as host:
+        host.wait_until_serving()
+        sandbox = Api(host).create()
+        with sandbox.follow("echo here; sleep 600") as events:  # a reply that never ends
+            assert next(events)[0] == "start"
+            take(store, "bench")
+            until(lambda: "starting anew" in host.log(), limit_s=LIMIT_S)
+        host.connection.close()
+        host.wait_until_serving()
+        assert host.process.poll() is None
+        assert 'lease_fences_total{by="poold"} 1' in Api(host).call("GET", "/metrics").body.decode()
+        assert dead_children(host.process.pid) == []
+
+
+def dead_children(pid: int) -> list[str]:
+    told = subprocess.run(["ps", "--ppid", str(pid), "-o", "stat=,args="], capture_output=True, text=True, check=False)
+    return [line for line in told.stdout.splitlines() if line.startswith("Z")]
+
+
 def test_a_member_does_not_run_alone(tmp_path: Path) -> None:
     with open_member(tmp_path / "store") as host:
         host.wait_until_serving()
@@ -143,6 +164,42 @@ def test_a_member_does_not_run_alone(tmp_path: Path) -> None:
         assert "POOLD_STORE is not set, but this host is a member of a cluster" in done.stderr
         host.start()
         host.wait_until_serving()
+
+
+def test_a_changed_name_with_an_old_state_folder_is_refused(tmp_path: Path) -> None:
+    """Its ledger and its lease are those of the old name."""
+    with open_member(tmp_path / "store") as host:
+        host.wait_until_serving()
+        host.stop()
+        renamed = {**host.environment, "POOLD_NAME": "another"}
+        argv = [sys.executable, "-m", "poold"]
+        done = subprocess.run(argv, env=renamed, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        assert done.returncode == 1
+        assert "POOLD_NAME=another" in done.stderr
+        assert "is of host bench" in done.stderr
+        assert [path.name for path in (tmp_path / "store" / "leases").iterdir()] == ["bench"]
+        host.start()
+        host.wait_until_serving()
+
+
+@pytest.mark.parametrize("how", ["removed", "emptied", "cut"])
+def test_a_ledger_that_was_lost_is_restored_from_the_replica(tmp_path: Path, how: str) -> None:
+    with open_member(tmp_path / "store", POOLD_LEASE_SEC="60", POOLD_DURABILITY="replicated") as host:
+        host.wait_until_serving()
+        sandbox = Api(host).create()
+        host.kill()
+        ledger = host.state / "ledger.db"
+        for path in host.state.glob("ledger.db*"):
+            if how == "cut" and path == ledger:
+                os.truncate(path, 8192)
+            elif how == "emptied" and path == ledger:
+                os.truncate(path, 0)
+            else:
+                path.unlink()
+        host.start()
+        host.wait_until_serving()
+        assert sandbox.view["state"] == "error"
+        assert told(host)["lease"]["epoch"] == 2
 
 
 def take(store: Path, name: str) -> None:

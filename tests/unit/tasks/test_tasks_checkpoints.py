@@ -11,8 +11,11 @@ from contract.tasks import Checkpointing
 from poold.archives.errors import BadArchive
 from poold.archives.members import CheckpointCensus
 from poold.archives.tar import Tar
-from poold.ledger.checkpoints import Checkpoint, chain
+from poold.ledger.checkpoints import Checkpoint, chain, resumable
+from poold.link import GuestEvent
+from poold.tasks.continuing import continued
 from poold.tasks.pacing import MAX_CHAIN, SHARE, Marks, base_for, due_s, rest_s
+from poold.tasks.progress import Progress, read
 from tests.unit.archives.archives_tars import made, member
 
 ONE = Checkpoint(1, None, 1, 10, 3, 1, "s", {}, 1, 100, "a" * 64, 1)
@@ -38,6 +41,33 @@ def test_one_is_due_after_a_commit_after_steps_and_after_minutes_if_something_wa
         assert wait_s == 120 - since_s
     never = due_s(kept, Marks(100 + told, 10 + steps, 2), Checkpointing(0, 0), since_s=since_s)
     assert never is None
+
+
+@given(COUNTS, COUNTS, COUNTS, st.floats(0, 1e6))
+def test_none_is_due_before_the_agent_has_said_its_session(told: int, steps: int, commits: int, since_s: float) -> None:
+    now = Marks(100 + told, 10 + steps, 2 + commits, has_session=False)
+    assert due_s(Marks(100, 10, 2), now, OFTEN, since_s=since_s) is None
+
+
+def test_a_session_is_that_of_the_run_that_is_under_way() -> None:
+    told = [("agent.started", {}), ("agent.session", {"session": "s"}), ("agent.thought", {"text": "x"})]
+    batch = [GuestEvent(number, kind, data) for number, (kind, data) in enumerate(told, 1)]
+    known, _ = read(Progress(), batch, at_ms=1, price=lambda *_: None)
+    assert (known.session, Marks.of(known)) == ("s", Marks(3, 0, 0, has_session=True))
+    lost = continued(known)
+    assert (lost.session, Marks.of(lost).has_session) == ("s", False)
+    again, _ = read(known, [GuestEvent(4, "agent.started", {})], at_ms=1, price=lambda *_: None)
+    assert not Marks.of(again).has_session
+    before = {name: value for name, value in known.encode().items() if name != "has_session"}
+    assert Progress.decode(before).has_session  # a poold of before wrote this while its agent worked
+
+
+def test_nobody_goes_on_from_a_moment_without_a_session() -> None:
+    whole = links(4)
+    assert resumable(whole) == whole
+    assert resumable([*whole, replace(ONE, number=5, session=None)]) == whole
+    assert resumable([replace(ONE, session=None)]) == []
+    assert chain(resumable([replace(ONE, session=None), replace(ONE, number=2, base=1)]))[-1].number == 2
 
 
 @given(st.floats(0, 1e5), st.integers(0, 100))

@@ -7,6 +7,8 @@ import random
 import pytest
 
 from contract.task_states import TaskEvent
+from poold.errors import GuestError
+from poold.tasks.checkpointing import take
 from poold.tasks.continuing import Facts, Way, decide
 from tests.unit.tasks.tasks_stage import Stage, a_folder, open_stage
 
@@ -80,6 +82,18 @@ async def checkpointed(stage: Stage, task: str, steps: int) -> None:
             1 for kind, data in await stage.events(task) if kind == "task.checkpoint" and data["steps"] >= steps
         ]:
             await asyncio.sleep(0.03)
+
+
+async def test_there_is_no_checkpoint_of_a_machine_whose_agent_has_not_said_its_session(stage: Stage) -> None:
+    task = await stage.create("commit One\nsleep 600", checkpoint={"steps": 0, "minutes": 0})
+    await stage.until(task, lambda view: view["usage"]["steps"] >= 4)
+    empty = (await stage.host.ask("POST", "/v1/sandboxes", {})).json["id"]
+    life = stage.host.services.tasks._lives[task]
+    with pytest.raises(GuestError, match="session"):
+        await take(life, empty)
+    assert [each async for each in life.tools.store.list(f"checkpoints/{task}/")] == []
+    assert (await take(life, (await stage.get(task))["sandbox"])).session
+    assert "task.checkpoint" in await stage.kinds(task)
 
 
 async def test_a_daemon_that_finds_the_machine_gone_goes_on_with_the_task() -> None:
@@ -166,3 +180,28 @@ def test_a_task_goes_on_only_if_nothing_is_had_twice() -> None:
                     assert checkpoint
                 if way is Way.ANEW and phase in ("run", "finish"):
                     assert not effects
+
+
+async def test_checkpoints_stay_until_the_replica_knows_that_nobody_needs_them(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A successor's ledger may still have them, and go on from there."""
+    is_asked, is_open = asyncio.Event(), asyncio.Event()
+
+    async def covered() -> None:
+        is_asked.set()
+        await is_open.wait()
+
+    store = stage.host.services.tasks.tools.store
+    task = await stage.create("commit One\nask Go on?", checkpoint={"steps": 1})
+    view = await stage.until(task, lambda view: bool(view["waiting"]))
+    await checkpointed(stage, task, steps=3)
+    monkeypatch.setattr(stage.host.services.ledger, "covered", covered, raising=False)
+    said = {"kind": "answer", "id": view["waiting"][0]["id"], "text": "yes"}
+    assert (await stage.ask("POST", task, "/input", said)).status == 200
+    async with asyncio.timeout(60):
+        await is_asked.wait()
+    assert [each async for each in store.list(f"checkpoints/{task}/")] != []
+    is_open.set()
+    await stage.ended(task)
+    assert [each async for each in store.list(f"checkpoints/{task}/")] == []

@@ -15,7 +15,7 @@ from poold.ledger.care import backup
 from poold.ledger.driver import Connection, sqlite3
 from poold.ledger.tasks import ids
 from poold.seal import Seal, new_key
-from poold.store.errors import NoObject
+from poold.store.errors import NoObject, Unreachable
 from poold.store.folder import open_folder
 from poold.takeover import Heir, carry_on
 from poold.tasks.escrow import Escrow
@@ -184,3 +184,54 @@ async def test_a_task_that_was_written_and_not_acknowledged_keeps_its_secrets(mo
         monkeypatch.undo()
         [task] = await ledger.read(ids)
         assert (await escrow.get(task)).env == {"WORD": "ahem-4711"}
+
+
+def broken(ledger: Path, but: str, progress: str) -> tuple[str, str]:
+    """Let the other task's row have this progress; which it is, and what it had."""
+    with contextlib.closing(sqlite3.connect(ledger)) as db, db:
+        name, had = db.execute("SELECT id, progress FROM tasks WHERE id <> ?", (but,)).fetchone()
+        db.execute("UPDATE tasks SET progress = ? WHERE id = ?", (progress, name))
+    return name, had
+
+
+async def test_a_row_that_makes_no_sense_costs_no_other_and_is_tried_again() -> None:
+    async with (
+        a_folder() as one,
+        a_folder() as two,
+        an_escrow(two / "shared") as escrow,
+        a_lost_task(one, escrow, "run true") as (ledger, task),
+    ):
+        bad, good = broken(ledger, task, "{")
+        async with open_stage(two) as stage:
+            use(stage, escrow)
+            told = await take(stage, ledger, two)
+            assert (told["tasks"], told["missing"]) == (1, 1)
+            assert (await stage.ended(task))["state"] == "completed"
+            broken(ledger, task, good)  # a person has mended it
+            assert await take(stage, ledger, two) == {"sandboxes": 1, "tasks": 2}
+            assert bad in await stage.host.services.ledger.read(ids)
+
+
+async def test_one_that_cannot_go_on_at_once_does_not_keep_the_others_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with (
+        a_folder() as one,
+        a_folder() as two,
+        an_escrow(two / "shared") as escrow,
+        a_lost_task(one, escrow, "run true") as (ledger, task),
+        open_stage(two) as stage,
+    ):
+        use(stage, escrow)
+        adopt, failures = stage.host.services.tasks.adopt, [Unreachable("the store is away")]
+
+        async def failing(name: str) -> None:
+            if name != task and failures:
+                raise failures.pop()
+            await adopt(name)
+
+        monkeypatch.setattr(stage.host.services.tasks, "adopt", failing)
+        with pytest.raises(Unreachable):
+            await take(stage, ledger, two)
+        assert (await stage.ended(task))["state"] == "completed"
+        assert await take(stage, ledger, two) == {"sandboxes": 1, "tasks": 2}

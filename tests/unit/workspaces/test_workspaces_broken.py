@@ -13,9 +13,6 @@ from poold.workspaces import content, of_owner, saving
 from tests.unit.workspaces.workspaces_stage import NAME, Stage, open_stage, until
 
 PLACE = of_owner("local", NAME)
-# What a save asks of the store, in order.
-CHANGES = ("write", "put", "create", "create")
-ASKS = ("list", "get", "write", "head", "put", "create")
 
 
 @pytest.fixture
@@ -73,7 +70,9 @@ async def broken_save(stage: Stage, sandbox: str, call: str, number: int, how: s
             await asyncio.wait_for(breaking.reached.wait(), 30)
             for task in list(stage.host.sandboxes.workspaces._work._under_way):
                 task.cancel()
-        assert (await reply).status >= 500, (await reply).body
+        # The last step finds its object there already: its reply cannot be lost.
+        is_there = (call, number, how) == ("create", 2, "lost")
+        assert (await reply).status >= 500 or is_there, (await reply).body
     finally:
         stage.shelf.store = store
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import tarfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -160,11 +161,15 @@ def census_of(*members: Any) -> WorkspaceCensus:
 @pytest.mark.parametrize(
     "members",
     [
-        [member("workspace/../../etc/passwd", b"x")],
-        [member("/workspace/a", b"x")],
-        [member("etc/passwd", b"x")],
-        [member("workspace/a", b"x"), member("workspace/a", b"y")],
-        [member("workspace/a", b"x"), member("workspace/./a", b"y")],
+        [(member("workspace/../../etc/passwd"), b"x")],
+        [(member("/workspace/a"), b"x")],
+        [(member("etc/passwd"), b"x")],
+        [(member("workspace/a"), b"x"), (member("workspace/a"), b"y")],
+        [(member("workspace/a"), b"x"), (member("workspace/./a"), b"y")],
+        [member("workspace/a", tarfile.SYMTYPE, "/etc"), (member("workspace/a/passwd"), b"x")],
+        [member("workspace/a", tarfile.LNKTYPE, "workspace/b")],
+        [member("workspace/a", tarfile.LNKTYPE, "home/b")],
+        [member("workspace/a", tarfile.LNKTYPE, "../../etc/passwd")],
     ],
 )
 def test_what_a_hostile_guest_sends_is_refused(members: list[Any]) -> None:
@@ -173,7 +178,7 @@ def test_what_a_hostile_guest_sends_is_refused(members: list[Any]) -> None:
 
 
 def test_what_a_guest_sends_is_listed_with_its_hash() -> None:
-    census = census_of(member("removed", b"workspace/old\0home/x\0"), member("workspace/a", b"one"))
+    census = census_of((member("removed"), b"workspace/old\0home/x\0"), (member("workspace/a"), b"one"))
     item = census.listing()["a"]
     assert (item.kind, item.size, item.sha256) == ("file", 3, hashlib.sha256(b"one").hexdigest())
     assert census.removed() == ["old"]
@@ -181,7 +186,7 @@ def test_what_a_guest_sends_is_listed_with_its_hash() -> None:
 
 def test_more_files_than_are_kept_are_refused() -> None:
     with pytest.raises(WorkspaceTooLarge):
-        census_of(*(member(f"workspace/{number}", b"") for number in range(101)))
+        census_of(*((member(f"workspace/{number}"), b"") for number in range(101)))
 
 
 def item(kind: str = "file", *, pack: int = 0, sha256: str | None = "0" * 64, hard: str | None = None) -> Item:

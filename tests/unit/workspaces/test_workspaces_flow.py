@@ -227,15 +227,15 @@ async def test_a_name_that_is_none_is_refused(stage: Stage, name: str) -> None:
 async def test_a_task_works_in_a_workspace_and_saves_it() -> None:
     async with open_tasks() as stage:
         for version in (1, 2):
-            task = await stage.create("Work.\nrun echo more >> file", workspace="work")
+            task = await stage.create("Work.\nrun echo more >> file", workspace="notes")
             assert (await stage.ended(task))["state"] == "completed"
             told = [data for kind, data in await stage.events(task) if kind == "task.saved"]
-            assert told == [{"name": "work", "version": version, "is_new": True}]
-        (newest, first) = (await stage.host.ask("GET", "/v1/workspaces/work/versions")).json["versions"]
+            assert told == [{"name": "notes", "version": version, "is_new": True}]
+        (newest, first) = (await stage.host.ask("GET", "/v1/workspaces/notes/versions")).json["versions"]
         assert (newest["task"], newest["parent"], first["parent"]) == (task, 1, None)
-        diff = (await stage.host.ask("GET", "/v1/workspaces/work/diff?path=file")).json
+        diff = (await stage.host.ask("GET", "/v1/workspaces/notes/diff?path=file")).json
         assert diff["text"].endswith(" more\n+more\n")
-        fields = {"agent": "mock", "prompt": "Work.", "workspace": "work", "repo": "https://git.example.com/a.git"}
+        fields = {"agent": "mock", "prompt": "Work.", "workspace": "notes", "repo": "https://git.example.com/a.git"}
         reply = await stage.host.ask("POST", "/v1/tasks", fields)
         assert (reply.status, reply.json["error"]["field"]) == (400, "workspace")
 
