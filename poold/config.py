@@ -14,7 +14,7 @@ from contract.network import CIDR, HOST, MAX_MB, HostRule, Limits, Mode, NetRule
 from contract.settings import BadSetting
 from contract.tasks import MAX_RETRIES, Checkpointing
 from poold.errors import ConfigError
-from poold.git_author import USUAL_AUTHOR, GitAuthor, read_author
+from poold.git_author import USUAL, GitAuthor, read_author
 from poold.places import Places, S3Config
 from poold.workspace_config import WorkspacesConfig
 
@@ -89,7 +89,7 @@ class TasksConfig:
     store: Path  # what tasks leave behind
     is_shared: bool = False  # with other hosts
     secrets: Path | None = None  # a folder: OWNER/NAME and all/NAME
-    author: GitAuthor = field(default_factory=lambda: GitAuthor("Warren", "agent@warren.invalid"))
+    author: GitAuthor = USUAL
     protected: tuple[str, ...] = ("main", "master", "release/*")  # branches that nothing is pushed to
     prices: Path | None = None  # of models, for agents that tell no dollars
     queue: int = 1000  # tasks that wait for room, at most
@@ -255,7 +255,7 @@ class _Reader(Places):
             store=store,
             is_shared=is_shared,
             secrets=self._folder("POOLD_SECRETS"),
-            author=read_author("POOLD_GIT_AUTHOR", self._environ.get("POOLD_GIT_AUTHOR", USUAL_AUTHOR)),
+            author=read_author("POOLD_GIT_AUTHOR", self._environ.get("POOLD_GIT_AUTHOR")),
             protected=self._branches("POOLD_GIT_PROTECTED"),
             prices=self.path("POOLD_PRICES"),
             queue=self.integer("POOLD_TASKS_QUEUE", 1000, 1, 1_000_000),
