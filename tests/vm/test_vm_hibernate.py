@@ -125,6 +125,8 @@ def test_a_sandbox_hibernates_and_comes_back_on_its_own_host_without_its_golden_
 
 # Files alone.
 
+PATIENCE_S = 300.0  # with a host that boots its first machine of a shape for it, while others do the same
+
 # Everything of the root but what a start makes: names, modes, owners, links, sizes, times; and what people's files say.
 LOOK = """
 import hashlib, json, os
@@ -168,7 +170,7 @@ def asleep(sandbox: Sandbox) -> Reply:
 
 def test_files_alone_come_back_on_another_host_without_what_ran(store: Path) -> None:
     with host_number(0, store) as first:
-        sandbox = Api(first).create(env={"TOKEN": "s3cret"}, public_ports=[8000])
+        sandbox = Api(first, limit_s=PATIENCE_S).create(env={"TOKEN": "s3cret"}, public_ports=[8000])
         begin(sandbox)
         change(sandbox)
         ends = "trap 'echo ended > /workspace/ended; exit' TERM; while :; do sleep 0.1; done"
@@ -189,7 +191,7 @@ def test_files_alone_come_back_on_another_host_without_what_ran(store: Path) -> 
     with host_number(1, store) as second:
         reply = Api(second, as_operator=True).post("/admin/hibernated", manifest=str(manifest))
         assert reply.status == 200, reply
-        again = Sandbox(Api(second), sandbox.id, reply.json)
+        again = Sandbox(Api(second, limit_s=PATIENCE_S), sandbox.id, reply.json)
         again.resume()
         assert again.python(LOOK, user="root") == files
         assert again.sh("cat /proc/sys/kernel/random/boot_id") != boot_id
@@ -205,7 +207,7 @@ def test_files_alone_come_back_on_another_host_without_what_ran(store: Path) -> 
 
 def test_a_poold_that_is_killed_while_files_go_there_and_back_loses_none(store: Path) -> None:
     with host_number(0, store) as host:
-        sandbox = Api(host).create()
+        sandbox = Api(host, limit_s=PATIENCE_S).create()
         sandbox.sh("head -c 20000000 /dev/urandom > /workspace/file; echo kept > /etc/kept", user="root")
         known = sandbox.sh("sha256sum /workspace/file /etc/kept")
         for after_s in (0.3, 1.0, 1.7):

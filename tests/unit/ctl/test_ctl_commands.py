@@ -265,8 +265,8 @@ class TestRules:
         assert poold.rules == {"timeout_sec": 60, "idle_sec": 9, "auto_resume": True}
         ran = ctl("rules", "set", "anna", "--unset", "timeout_sec")
         assert poold.rules == {"idle_sec": 9, "auto_resume": True}
-        assert "timeout_sec    (the host's)" in ran.out
-        assert "auto_resume    yes" in ran.out
+        assert "timeout_sec     (the host's)" in ran.out
+        assert "auto_resume     yes" in ran.out
 
     def test_nothing_to_change_is_a_mistake(self, ctl: Ctl, poold: Poold) -> None:
         assert ctl("rules", "set", "anna").code == 2
