@@ -1,6 +1,7 @@
 """The front door: environment, clock, randomness and signals are read here and handed on."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -31,9 +32,12 @@ The daemon of one Warren host. When it is stopped, sandboxes run on, and the nex
   POOLD_PKI          folder made by pooldctl pki issue:    none: only /healthz is
                      certificates, keys for tickets        answered on the port
   POOLD_NAME         of this host among the others         the machine's name
-  POOLD_REGISTRY     folder for this host's record         none
+  POOLD_REGISTRY     where this host's record is written:  registry in POOLD_STORE
+                     a folder, or s3://BUCKET/PREFIX
   POOLD_LEASE_SEC    this host goes on so long without     10
                      the store that it shares with others
+  POOLD_IMDS         off, auto or http://ADDRESS: where    off
+                     a spot instance learns of its end
   POOLD_ADVERTISE    address for gateways                  made from POOLD_LISTEN
   POOLD_ENGINE       qemu, or local (isolates nothing)     qemu
   POOLD_STATE_DIR    ledger, snapshots, drives             /var/lib/warren
@@ -69,6 +73,7 @@ def main() -> None:
         print(USAGE)  # noqa: T201 — this is its output
         sys.exit(0 if sys.argv[1] in ("-h", "--help") else 2)
     open_log()
+    _reap()
     try:
         config = Config.from_environment(
             os.environ, host_memory_mb=_memory_mb(), host_cpus=os.cpu_count() or 1, hostname=socket.gethostname()
@@ -89,6 +94,13 @@ def _start_anew() -> NoReturn:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 — this is what we are
 
 
+def _reap() -> None:
+    """What we had started before we started anew was killed, and nobody else waits for it."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
 async def _serve(config: Config) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -96,7 +108,7 @@ async def _serve(config: Config) -> None:
         loop.add_signal_handler(number, stop.set)
     _must_be_free(config)
     try:
-        await daemon.run(config, SOURCES, stop=stop, ready=lambda: None)
+        await daemon.run(config, SOURCES, stop=stop, ready=lambda: None, start_anew=_start_anew)
     except* StoppedBefore:
         pass
 

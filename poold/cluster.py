@@ -14,7 +14,7 @@ import orjson
 
 from contract.__about__ import __version__
 from contract.hosts import Host
-from poold.config import Config, S3Config
+from poold.config import Config
 from poold.engines import local
 from poold.engines.qemu import argv
 from poold.errors import ConfigError
@@ -27,6 +27,8 @@ from poold.lease.starting import Ground, acquire, restored, stand_down
 from poold.lease.terms import Begin
 from poold.ledger import care
 from poold.metrics import Metrics
+from poold.places import S3Config
+from poold.replica.litestream import settings_of
 from poold.store.errors import Unreachable
 from poold.store.opening import Shared, open_shared
 
@@ -63,11 +65,12 @@ async def joined(
     *,
     restore: Restore | None = None,
     take_over: TakeOver | None = None,
+    start_anew: Callable[[], None] | None = None,
 ) -> AsyncIterator[Cluster]:
     """This daemon is the only one on its state folder; with a store, its host holds its lease during the block.
 
-    If the lease is lost the block ends with `Fenced`, in a group. Before the store is asked for anything, machines
-    are killed that a lease of this host has no time for any more.
+    If the lease is lost we `start_anew`, or the block ends with `Fenced`, in a group. Before the store is asked for
+    anything, machines are killed that a lease of this host has no time for any more.
     """
     async with alone(config) as guard:
         notes = Notes(config.state_dir)
@@ -82,7 +85,7 @@ async def joined(
             shared = await _or_stop(_opened(config.store, config.state_dir, metrics, stack), stop)
             ground = _ground(config, shared, guard, notes)
             begin, held = await _or_stop(acquire(ground), stop)
-            keeper = Keeper(ground, held)
+            keeper = Keeper(ground, held, start_anew=start_anew)
             await stack.enter_async_context(keeper.holding())
             if begin is Begin.RESTORE:
                 lost = Lost(config.name, held.lease.root, held.lease.epoch - 1)
@@ -106,10 +109,13 @@ async def alone(config: Config) -> AsyncIterator[Guard]:
 
 
 def targets_of(config: Config) -> Targets:
-    """All that may run of this host: machines of either engine, and their proxies with what starts them."""
+    """All that may run of this host: machines of either engine, their proxies with what starts them, and Litestream:
+    what a host without a lease writes to its replica counts for nothing.
+    """
     machines = config.state_dir / "qemu" / "machines", config.state_dir / "local" / "machines"
     marks = ((argv.MARK, f"{argv.mark(machines[0])}/"), (local.MARK, f"{machines[1]}/"))
-    return Targets(marks, arguments=(("poold.egress.zygote", str(config.run_dir / "egress")),))
+    zygote = ("poold.egress.zygote", str(config.run_dir / "egress"))
+    return Targets(marks, arguments=(zygote, ("replicate", str(settings_of(config.state_dir)))))
 
 
 def _ground(config: Config, shared: Shared, guard: Guard, notes: Notes) -> Ground:

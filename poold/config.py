@@ -11,27 +11,20 @@ from contract.errors import BadField
 from contract.hosts import NAME, host_address
 from contract.models import MAX_TIMEOUT_S, USUAL_TIMEOUT_S, Rules, ShapeLimits
 from contract.network import CIDR, HOST, MAX_MB, HostRule, Limits, Mode, NetRule
-from contract.settings import BadSetting, Settings
+from contract.settings import BadSetting
 from contract.tasks import MAX_RETRIES, Checkpointing
 from poold.errors import ConfigError
+from poold.git_author import USUAL_AUTHOR, GitAuthor, read_author
+from poold.places import Places, S3Config
+from poold.workspace_config import WorkspacesConfig
 
 DEFAULT_STATE_DIR = Path("/var/lib/warren")
 ENGINES = ("qemu", "local")
 DURABILITIES = ("replicated", "local")
 GROUP = re.compile(r"[a-z][a-z0-9-]{0,63}")
 POOL_ENTRY = re.compile(r"([a-z][a-z0-9_-]*)=([0-9]{1,6})(?:-([0-9]{1,6}))?")
-# What git takes in a name and an address: no angle brackets, nothing that ends a line.
-_SEEN = r"[^<>\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
-AUTHOR = re.compile(
-    rf"(?P<name>(?!\s){_SEEN}{{1,128}}?) <(?P<email>(?:(?![\s@]){_SEEN}){{1,64}}@(?:(?![\s@]){_SEEN}){{1,190}})>"
-)
-USUAL_AUTHOR = "Warren <agent@warren.invalid>"
 BRANCH_PATTERN = re.compile(r"[A-Za-z0-9._/*?@+-]{1,255}")
-_PART = r"[A-Za-z0-9_@][A-Za-z0-9._@-]{0,63}"
-S3_PLACE = re.compile(
-    rf"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9])(?:/(?P<prefix>{_PART}(?:/{_PART}){{0,2}}))?/?"
-)
-ENCRYPTION = re.compile(r"|AES256|aws:kms(?::[A-Za-z0-9:/_-]{1,2048})?")
+IMDS = re.compile(r"off|auto|http://[0-9.]{7,15}(?::[0-9]{1,5})?")
 USUAL_PROTECTED = "main,master,release/*"
 
 
@@ -90,21 +83,13 @@ class EgressConfig:
 
 
 @dataclass(frozen=True)
-class GitAuthor:
-    """Whose name stands on commits."""
-
-    name: str
-    email: str
-
-
-@dataclass(frozen=True)
 class TasksConfig:
     """What the operator says of tasks."""
 
     store: Path  # what tasks leave behind
     is_shared: bool = False  # with other hosts
     secrets: Path | None = None  # a folder: OWNER/NAME and all/NAME
-    author: GitAuthor = GitAuthor("Warren", "agent@warren.invalid")
+    author: GitAuthor = field(default_factory=lambda: GitAuthor("Warren", "agent@warren.invalid"))
     protected: tuple[str, ...] = ("main", "master", "release/*")  # branches that nothing is pushed to
     prices: Path | None = None  # of models, for agents that tell no dollars
     queue: int = 1000  # tasks that wait for room, at most
@@ -114,33 +99,12 @@ class TasksConfig:
 
 
 @dataclass(frozen=True)
-class S3Config:
-    """A store in S3. Who we are there, and where it is, AWS's own settings say."""
-
-    bucket: str
-    prefix: str = ""  # of one cluster
-    encryption: str = ""  # by the server: AES256, aws:kms or aws:kms:KEY; empty: as the bucket's own settings say
-    addressing: str = "auto"
-    requests: int = 16  # at once
-    timeout_s: int = 20  # of one attempt
-
-    def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
-
-    @property
-    def encryption_parameters(self) -> dict[str, str]:
-        if self.encryption.startswith("aws:kms:"):
-            return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self.encryption.removeprefix("aws:kms:")}
-        return {"ServerSideEncryption": self.encryption} if self.encryption else {}
-
-
-@dataclass(frozen=True)
 class Config:
     name: str  # of this host among the others
     host: str
     port: int
     advertise: str  # the address that gateways dial
-    registry: Path | None  # where this host's record is written
+    registry: Path | S3Config | None  # where this host's record is written
     pki: Pki | None
     is_tls: bool  # on the port; without it only loopback is served
     state_dir: Path  # the ledger, snapshots and drives; must survive a restart
@@ -161,8 +125,10 @@ class Config:
     cgroup: str  # the name of our control groups
     egress: EgressConfig
     tasks: TasksConfig
+    workspaces: WorkspacesConfig
     store: Path | S3Config | None  # what hosts share; None: this one is alone
     lease_s: int  # how long this host goes on without the store
+    imds: str  # where this host learns that it is to go: off, auto or an address
     durability: str  # what is acknowledged is in the store (replicated), or on this host's disk (local)
     environ: Mapping[str, str] = field(repr=False)  # for AWS's own settings, which other programs read, too
     guest_path: Path  # the guest's package, for the local engine
@@ -193,7 +159,7 @@ class Config:
             host=host,
             port=port,
             advertise=read.advertise("POOLD_ADVERTISE", host, port, is_tls=is_tls),
-            registry=read.path("POOLD_REGISTRY"),
+            registry=read.registry("POOLD_REGISTRY", store),
             pki=pki,
             is_tls=is_tls,
             state_dir=state_dir,
@@ -219,8 +185,10 @@ class Config:
             cgroup=read.group("POOLD_CGROUP", _group_of(state_dir)),
             egress=read.egress(),
             tasks=read.tasks(store if isinstance(store, Path) else state_dir / "store", isinstance(store, Path)),
+            workspaces=WorkspacesConfig.read(read),
             store=store,
             lease_s=read.integer("POOLD_LEASE_SEC", 10, 2, 3600),
+            imds=read.matching("POOLD_IMDS", IMDS, "off", told="be off, auto or http://ADDRESS"),
             durability=read.durability("POOLD_DURABILITY", store),
             environ=environ,
         )
@@ -247,7 +215,7 @@ def _group_of(state_dir: Path) -> str:
     return f"warren-{hashlib.sha256(bytes(state_dir)).hexdigest()[:8]}"
 
 
-class _Reader(Settings):
+class _Reader(Places):
     def egress(self) -> EgressConfig:
         usual = Limits()
         private = [self._private(entry) for entry in self._listed("POOLD_EGRESS_PRIVATE")]
@@ -276,22 +244,6 @@ class _Reader(Settings):
                 return NetRule(name, int(port))
         raise BadSetting(f"POOLD_EGRESS_PRIVATE must be NAME:PORT or ADDRESS/BITS:PORT, got {entry!r}")
 
-    def store(self, name: str) -> Path | S3Config | None:
-        text = self._environ.get(name, "")
-        match = S3_PLACE.fullmatch(text)
-        if match is None and "://" in text:
-            raise BadSetting(f"{name} must be a folder or s3://BUCKET/PREFIX, got {text!r}")
-        encryptions = "be AES256, aws:kms or aws:kms:KEY"
-        s3 = S3Config(
-            bucket=match["bucket"] if match else "",
-            prefix=match["prefix"] or "" if match else "",
-            encryption=self.matching("POOLD_STORE_ENCRYPTION", ENCRYPTION, "", told=encryptions),
-            addressing=self.one_of("POOLD_STORE_ADDRESSING", ("auto", "path", "virtual"), "auto"),
-            requests=self.integer("POOLD_STORE_REQUESTS", 16, 1, 256),
-            timeout_s=self.integer("POOLD_STORE_TIMEOUT_SEC", 20, 1, 600),
-        )
-        return s3 if match else self.path(name)
-
     def durability(self, name: str, store: Path | S3Config | None) -> str:
         chosen = self.one_of(name, DURABILITIES, "replicated" if isinstance(store, S3Config) else "local")
         if chosen == "replicated" and store is None:
@@ -303,7 +255,7 @@ class _Reader(Settings):
             store=store,
             is_shared=is_shared,
             secrets=self._folder("POOLD_SECRETS"),
-            author=self._author("POOLD_GIT_AUTHOR"),
+            author=read_author("POOLD_GIT_AUTHOR", self._environ.get("POOLD_GIT_AUTHOR", USUAL_AUTHOR)),
             protected=self._branches("POOLD_GIT_PROTECTED"),
             prices=self.path("POOLD_PRICES"),
             queue=self.integer("POOLD_TASKS_QUEUE", 1000, 1, 1_000_000),
@@ -320,13 +272,6 @@ class _Reader(Settings):
         if folder is not None and not folder.is_dir():
             raise BadSetting(f"{name} must be a folder, got {self._environ[name]!r}")
         return folder
-
-    def _author(self, name: str) -> GitAuthor:
-        text = self._environ.get(name, USUAL_AUTHOR)
-        match = AUTHOR.fullmatch(text)
-        if match is None:
-            raise BadSetting(f"{name} must be like 'Name <mail@example.com>', got {text!r}")
-        return GitAuthor(match["name"], match["email"])
 
     def _branches(self, name: str) -> tuple[str, ...]:
         """An empty text protects nothing."""

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -103,8 +104,10 @@ async def newest(config: Config, lost: Lost, to: Path) -> int | None:
 async def carry_on(heir: Heir, lost: Lost) -> dict[str, int]:
     """Take everything in, and have it go on. What it came to. May be called again at any point, and after it."""
     async with _folder(heir.folder / lost.host) as folder:
-        path = folder / "ledger.db"
+        path, began = folder / "ledger.db", time.monotonic()
         epoch = await heir.restore(lost, path)
+        told = {"host": lost.host, "epoch": epoch, "took_s": round(time.monotonic() - began, 1)}
+        log.info("a lost host's ledger was made from its replica", extra=told)
         if epoch is None:
             log.warning("a lost host has no replica: it never acknowledged anything", extra={"host": lost.host})
             return {"sandboxes": 0, "tasks": 0}
@@ -122,12 +125,14 @@ async def _take_in(heir: Heir, lost: Former, old: sqlite3.Connection) -> dict[st
     A row that makes no sense costs no other: what could not be taken in is told and tried again (`finish_others`), and
     the replica stays. What is here and cannot go on now, as without the store, is raised at the end: all is done again.
     """
-    write = heir.ledger.write
+    write, began = heir.ledger.write, time.monotonic()
+    first_s = None
     if await write(partial(inheriting.begin, lost=lost, now_ms=heir.now_ms())):
         await write(partial(inheriting.take_repeats, old=old, now_ms=heir.now_ms()))
         taking = _Taking(heir, lost, old)
         for kind, ids in await asyncio.to_thread(lambda: list(inheriting.batches(old))):
             await taking.take(kind, ids)
+            first_s = round(time.monotonic() - began, 1) if first_s is None else first_s
         await write(partial(inheriting.take_unfinished, old=old))
         if left := await write(partial(inheriting.take_leftovers, old=old)):
             log.warning(
@@ -140,7 +145,8 @@ async def _take_in(heir: Heir, lost: Former, old: sqlite3.Connection) -> dict[st
             log.error("a lost host was taken over, but not all of it", extra={"host": lost.host, **told})
             return told
     told = await write(partial(inheriting.finish, lost=lost, now_ms=heir.now_ms()))
-    log.warning("a lost host was taken over", extra={"host": lost.host, "epoch": lost.epoch, **told})
+    took = {"first_s": first_s, "took_s": round(time.monotonic() - began, 1)}  # until the first of it could go on
+    log.warning("a lost host was taken over", extra={"host": lost.host, "epoch": lost.epoch, **told, **took})
     return told
 
 

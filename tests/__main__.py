@@ -38,6 +38,7 @@ RUNS = (
     HOST,
     (*OTHERS, "tests/structure"),
     TASKS,
+    ("tests/nemesis",),
     ("tests/cluster",),
     ("tests/conformance",),
     ("tests/gateway",),

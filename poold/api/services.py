@@ -13,6 +13,7 @@ from poold.api.books import Books
 from poold.api.seldom import Seldom
 from poold.api.tickets import Refusals, Tickets, ticket_of
 from poold.cgroups import Cgroups
+from poold.drain import Departure
 from poold.images import Images
 from poold.lease.membership import Membership
 from poold.ledger import Ledger
@@ -61,6 +62,7 @@ class Services:
     tasks: Tasks
     membership: Membership = field(default_factory=Membership)
     full_books: Seldom = field(default_factory=Seldom)  # by owner: reservations that were refused
+    departure: Departure | None = None  # the drain of this host, where it may have one
     books: Books = field(default_factory=lambda: Books(Membership()))
     replica: Replica | None = None  # of the ledger, where there is a store
 

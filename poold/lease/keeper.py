@@ -1,7 +1,8 @@
 """Holding this host's lease: renewed in time, or everything stops.
 
 Whether the host holds it is a question of the clock, not of what somebody has noticed: `check` looks at it whenever
-work is taken. What a renewal whose reply was lost has done is seen at the next one, which meets a conflict and looks.
+work is taken. What a renewal whose reply was lost has done is seen at the next one, which meets a conflict and looks:
+what it finds there was sent at a known time, and counts from then.
 """
 
 import asyncio
@@ -32,6 +33,7 @@ RECORD_LIMIT_S = 1.0  # for the host's record; the last one will do
 WARDEN_EVERY = 5  # renewals
 
 Record = Callable[[], Awaitable[Host]]
+Cover = Callable[[], Awaitable[None]]
 
 
 @dataclass
@@ -43,13 +45,21 @@ class Counted:
 class Keeper:
     """This host's lease, from its start on."""
 
-    def __init__(self, ground: Ground, held: Held) -> None:
+    def __init__(self, ground: Ground, held: Held, *, start_anew: Callable[[], None] | None = None) -> None:
+        """`start_anew`: once the machines of a host that was fenced are killed, it has nothing to put in order. This
+        makes another process of ours, and does not return.
+        """
         self._ground = ground
         self._held = held
+        self._start_anew = start_anew
         self._record: Record | None = None
         self._lost: str | None = None
         self._is_failing = False
+        self._is_leaving = False
+        self._turn = asyncio.Lock()  # of who writes the lease
         self._sent_beat = held.lease.beat
+        self.is_away = False  # what it had is carried on by another host
+        self._sent_ns = {held.lease.beat: held.sent_ns}  # when each was sent, of those that may be in the store
         self.counted = Counted()
 
     @property
@@ -112,20 +122,26 @@ class Keeper:
                 await finish(asyncio.to_thread(self._clear))
             raise
 
-    async def leave(self) -> None:
-        """This host runs nothing any more, and will not: others need not wait to carry on what it has.
+    async def leave(self, heir: str = "", cover: Cover | None = None) -> None:
+        """This host runs nothing any more, and will not: others need not wait to carry on what it has, `heir` first.
 
-        After `holding`. Raises what the store raises; then the lease lapses in its time.
+        From the first moment on nothing is acknowledged; what was is in the replica when `cover` returns, before
+        anybody may read it. During `holding`, which goes on then, or after it. Raises what the store raises: then the
+        lease is left or lapses in its time, and this process holds nothing in either case.
         """
-        with contextlib.suppress(_Lost):  # somebody has it already
-            while not await self._has_left():
-                await self._look()  # the last renewal may have been cut off
-        self._lost = "it has left its cluster"
-        await finish(asyncio.to_thread(self._clear))
+        async with self._turn:  # no renewal is under way
+            self._is_leaving = True
+            self._lost = "it has left its cluster"
+            await finish(asyncio.to_thread(self._clear))
+            if cover is not None:
+                await cover()
+            with contextlib.suppress(_Lost):  # somebody has it already, or a reply was lost
+                while not await self._has_left(heir):
+                    await self._look()  # the last renewal may have been cut off
 
-    async def _has_left(self) -> bool:
+    async def _has_left(self, heir: str) -> bool:
         try:
-            await self._ground.store.replace(self._ground.key, self.lease.left().encode(), self._held.tag)
+            await self._ground.store.replace(self._ground.key, self.lease.left(heir).encode(), self._held.tag)
         except Conflict:
             return False
         return True
@@ -140,15 +156,19 @@ class Keeper:
         """Beside the renewals: one that hangs must not keep us from seeing what time it is."""
         while self.is_held:  # noqa: ASYNC110 — for a time, not for a change
             await asyncio.sleep(min(LOOK_S, self.left_s))
-        await self._fence()
+        if not self._is_leaving:
+            await self._fence()
 
     async def _renewing(self) -> None:
         rest_s = self.terms.renew_ns / S
         try:
             while True:
                 await asyncio.sleep(rest_s / 4 if self._is_failing else rest_s)
-                if await self._has_warden():
-                    await self._renew()
+                async with self._turn:
+                    if self._is_leaving:
+                        return
+                    if await self._has_warden():
+                        await self._renew()
         except _Lost as error:
             self._lost = str(error)  # seen by who counts
 
@@ -166,7 +186,7 @@ class Keeper:
         """One try. Raises `_Lost` if the lease is another's; what else goes wrong is tried again."""
         self._sent_beat += 1
         lease = replace(self.lease.renewed(await self._told()), beat=self._sent_beat)
-        sent_ns = self._ground.now_ns()
+        self._sent_ns[lease.beat] = sent_ns = self._ground.now_ns()
         try:
             async with asyncio.timeout(self.terms.hold_ns / S / 3):
                 entry = await self._ground.store.replace(self._ground.key, lease.encode(), self._held.tag)
@@ -180,13 +200,16 @@ class Keeper:
         """The warden knows first: it must not kill what goes on."""
         await finish(asyncio.to_thread(self._ground.guard.write, held.until()))
         self._held = held
+        self._sent_ns = {beat: sent_ns for beat, sent_ns in self._sent_ns.items() if beat >= held.lease.beat}
         self.counted.renewals += 1
         if self._is_failing:
             log.info("the lease is renewed again", extra={"epoch": self.epoch})
         self._is_failing = False
 
     async def _look(self) -> None:
-        """The object is not as we knew it. If it is ours it has a tag for the next try, and no time."""
+        """The object is not as we knew it. If it is ours it has a tag for the next try. If it has a beat of ours whose
+        reply we have missed, that is as good as the reply: what is there was applied after it was sent.
+        """
         ground = self._ground
         try:
             async with asyncio.timeout(self.terms.hold_ns / S / 3):
@@ -204,8 +227,15 @@ class Keeper:
             raise _Lost(f"its lease was taken: it is {lease.state} in epoch {lease.epoch}, this was {self.epoch}")
         if lease.beat > self._sent_beat:
             raise _Lost("another poold renews the lease of this host: its state folder was copied")
-        self._held = Held(lease, blob.entry.tag, self._held.sent_ns)
-        self._is_failing = True  # so the next try comes soon
+        sent_ns = self._sent_ns.get(lease.beat, 0)
+        if sent_ns <= self._held.sent_ns:
+            self._held = Held(lease, blob.entry.tag, self._held.sent_ns)  # somebody else wrote; it is ours all the same
+            self._is_failing = True  # so the next try comes soon
+            return
+        try:
+            await self._hold(Held(lease, blob.entry.tag, sent_ns))
+        except OSError as error:
+            self._failed(error)
 
     async def _told(self) -> Host:
         if self._record is not None:
@@ -232,6 +262,10 @@ class Keeper:
         with contextlib.suppress(OSError):  # it is for people
             told = {"epoch": self.epoch, "why": why, "machines": killed}
             await asyncio.to_thread(put, self._ground.guard.killed, orjson.dumps(told), PRIVATE)
+        if self._start_anew is not None:
+            with contextlib.suppress(OSError):  # a machine that was just being started is the warden's; we are not
+                await asyncio.to_thread(self._ground.guard.write, replace(self._held.until(), pid=0, started=""))
+            self._start_anew()
         raise Fenced(f"this host was fenced: {why}", epoch=self.epoch)
 
 

@@ -17,7 +17,7 @@ from contract.errors import WarrenError
 from contract.hosts import Host
 from poold.errors import Fenced
 from poold.lease.clock import boottime_ns
-from poold.lease.keeper import Keeper
+from poold.lease.keeper import LOOK_S, Keeper
 from poold.lease.starting import PREFIX
 from poold.lease.terms import Action, Carry, PassOn, S, Seen, Take, is_alive, lapses_ns, left_by, living, plan, see
 from poold.lease.written import BadLease, Lease, Taken
@@ -81,7 +81,7 @@ class Members:
         self._store = store
         self._keeper = keeper
         self._take_over = take_over
-        self._jitter = jitter
+        self._jitter = jitter()
         self._now_ns = now_ns
         self._seen: dict[str, Seen] = {}
         self._unreadable: dict[str, str] = {}
@@ -132,16 +132,33 @@ class Members:
             self._seen.pop(gone, None)
             self._unreadable.pop(gone, None)
         turn = asyncio.Semaphore(AT_ONCE)
-        async with asyncio.TaskGroup() as tasks:
-            for name, tag in names.items():
-                if name not in self._seen or self._seen[name].tag != tag:
-                    tasks.create_task(self._read(name, turn))
+        changed = [name for name, tag in names.items() if name not in self._seen or self._seen[name].tag != tag]
+        # One that cannot be read now must not cost what is seen of the others: their time is counted from it.
+        failed = await asyncio.gather(*(self._tried_to_read(name, turn) for name in changed))
+        if errors := [error for error in failed if error is not None]:
+            raise ExceptionGroup("some leases cannot be read", errors)
 
-    async def act(self) -> None:
-        """Do what there is to be done about what was seen."""
-        todo = plan(self._keeper.lease, self._seen, self._now_ns(), jitter=self._jitter())
-        for action in todo if self._take_over is not None else ():
-            await self._tried(partial(self._do, action))  # one that fails must not cost the others
+    async def _tried_to_read(self, name: str, turn: asyncio.Semaphore) -> WarrenError | None:
+        try:
+            await self._read(name, turn)
+        except WarrenError as error:
+            return error
+        return None
+
+    async def act(self) -> bool:
+        """Do what there is to be done about what was seen, and what comes of that. Whether all of it was done."""
+        done: list[Action] = []
+        is_done = True
+        while todo := [each for each in self._plan() if each not in done]:
+            for action in todo:
+                done.append(action)
+                is_done &= await self._tried(partial(self._do, action))  # one that fails must not cost the others
+        return is_done
+
+    def _plan(self) -> list[Action]:
+        if self._take_over is None:
+            return []
+        return plan(self._keeper.lease, self._seen, self._now_ns(), jitter=self._jitter)
 
     async def _do(self, action: Action) -> None:
         self._keeper.check()
@@ -156,17 +173,21 @@ class Members:
     async def take(self, seen: Seen) -> bool:
         """Try to take a lease that has lapsed. Whether this host has it now, and so has to carry on what was lost."""
         taken = seen.lease.taken_by(self._keeper.lease.host, self._keeper.epoch)
+        host, lapsed_ns = seen.lease.host, lapses_ns(seen)
+        late_s = None if lapsed_ns is None else round((self._now_ns() - lapsed_ns) / S, 1)
         try:
-            await self._store.replace(f"{PREFIX}{seen.lease.host}", taken.encode(), seen.tag)
+            entry = await self._store.replace(f"{PREFIX}{host}", taken.encode(), seen.tag)
         except Conflict:
             return False
-        log.warning("a lost host's lease was taken", extra={"host": seen.lease.host, "epoch": seen.lease.epoch})
+        self._seen[host] = see(self._seen.get(host), entry.tag, taken, self._now_ns())
+        log.warning("a lost host's lease was taken", extra={"host": host, "epoch": seen.lease.epoch, "late_s": late_s})
         return True
 
     async def _carry(self, host: str, taken: Taken) -> None:
         """Carry on what was lost, then see to what that host was carrying on itself; only then it is done."""
         if self._take_over is None:
             return
+        began_ns = self._now_ns()
         if not await self._has_taken_over(host, taken, self._take_over):
             return
         self._keeper.check()
@@ -178,7 +199,9 @@ class Members:
         for each in left_by(host, taken, self._seen):
             await self._pass_on(each.seen.lease.host, each.taken)
         await self._change(host, lambda lease: lease.settled(taken))
-        log.warning("what a lost host had is carried on here", extra={"host": host, "epoch": taken.last})
+        took_s = round((self._now_ns() - began_ns) / S, 1)
+        told = {"host": host, "epoch": taken.last, "took_s": took_s}
+        log.warning("what a lost host had is carried on here", extra=told)
 
     async def _has_taken_over(self, host: str, taken: Taken, take_over: TakeOver) -> bool:
         """Whatever goes wrong costs this host nothing: it is told, and tried again later, and the note stays."""
@@ -209,11 +232,11 @@ class Members:
         for _ in range(CHANGE_TRIES):
             blob = await self._store.get(f"{PREFIX}{host}")
             lease = Lease.decode(blob.data, host)
-            changed = change(lease)
-            if changed == lease:
-                return
+            changed, tag = change(lease), blob.entry.tag
             with contextlib.suppress(Conflict):
-                await self._store.replace(blob.entry.key, changed.encode(), blob.entry.tag)
+                if changed != lease:
+                    tag = (await self._store.replace(blob.entry.key, changed.encode(), tag)).tag
+                self._seen[host] = see(self._seen.get(host), tag, changed, self._now_ns())
                 return
         raise Conflict(f"{PREFIX}{host}", f"was another one {CHANGE_TRIES} times")
 
@@ -236,17 +259,24 @@ class Members:
     async def _watch_forever(self) -> None:
         while True:
             await self._tried(self.look)
-            await asyncio.sleep(self._keeper.terms.renew_ns / S)
+            await asyncio.sleep(self._rest_s)
 
     async def _act_forever(self) -> None:
-        """Beside the looking: to carry something on takes its time."""
+        """Beside the looking: to carry something on takes its time. To see that there is nothing to do takes none, so
+        nobody waits for longer than a lease does.
+        """
+        is_done = True
         while True:
-            await asyncio.sleep(self._keeper.terms.renew_ns / S)
-            if self._seen:
-                await self.act()
+            await asyncio.sleep(min(LOOK_S, self._rest_s) if is_done else self._rest_s)
+            is_done = await self.act()
 
-    async def _tried(self, work: Callable[[], Awaitable[None]]) -> None:
-        """What goes wrong is told once, and tried again."""
+    @property
+    def _rest_s(self) -> float:
+        return self._keeper.terms.renew_ns / S
+
+    async def _tried(self, work: Callable[[], Awaitable[object]]) -> bool:
+        """Whether it was done. What goes wrong is told once, and tried again."""
+        is_done = True
         try:
             await work()
         except* (WarrenError, BadLease) as errors:
@@ -254,6 +284,8 @@ class Members:
             if whys - self._failing:
                 log.warning("the leases cannot be looked after", extra={"why": "; ".join(sorted(whys))})
             self._failing = whys
+            is_done = False
+        return is_done
 
     def _view(self, seen: Seen, now_ns: int) -> dict[str, Any]:
         lapses = lapses_ns(seen)

@@ -19,6 +19,11 @@ class Membership:
         return self.keeper is None or self.keeper.is_held
 
     @property
+    def is_away(self) -> bool:
+        """What this host had is another's."""
+        return self.keeper is not None and self.keeper.is_away
+
+    @property
     def is_alone(self) -> bool:
         return self.members is None
 

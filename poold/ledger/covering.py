@@ -12,9 +12,10 @@ that need not be durable is acknowledged at its commit all the same; its events 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from contract.errors import WarrenError
 from poold.errors import Fenced, LedgerError
 from poold.ledger.events import NEWEST
 from poold.ledger.writer import Committed, Outcome, acknowledge
@@ -61,6 +62,7 @@ class Covering:
         self._under_way: Waiting | None = None
         self._more = asyncio.Event()
         self._events = 0
+        self._fenced: Fenced | None = None  # from then on nobody is told of anything but this
 
     @property
     def events(self) -> int:
@@ -75,11 +77,14 @@ class Covering:
 
     def add(self, committed: Committed) -> None:
         """A group was committed."""
+        if self._fenced is not None:
+            _fail(committed.outcomes, self._fenced)
+            return
         if self._replication.holds:
             acknowledge(outcome for outcome in committed.outcomes if not outcome[-1])
             committed = replace(committed, outcomes=[outcome for outcome in committed.outcomes if outcome[-1]])
         else:
-            self._tell(committed.outcomes, committed.touched)
+            self._tell(self._unless_fenced(committed.outcomes), committed.touched)
             committed = replace(committed, outcomes=[], touched=set())
         if self._collected is None:
             self._collected = Waiting(time.monotonic())
@@ -120,13 +125,18 @@ class Covering:
             raise LedgerError("replicating", "the ledger", hint=hint) from None
 
     async def _keep(self) -> None:
-        """Until this host is fenced: then nobody is told of anything more, and what waits fails at the end."""
-        with contextlib.suppress(Fenced):
+        """Until this host is fenced: then what waits fails at once, and so does whatever comes. Who is being ended
+        waits for its last writes, and must not wait for what never comes.
+        """
+        try:
             while True:
                 await self._more.wait()
                 await self._once()
                 if not self._replication.holds:
                     await asyncio.sleep(RELAXED_S)
+        except Fenced as error:
+            self._fenced = error
+            self._give_up(error)
 
     async def _once(self) -> None:
         self._more.clear()
@@ -146,14 +156,29 @@ class Covering:
             async with asyncio.timeout(END_S):
                 while self._under_way or self._collected:
                     await self._once()
+        self._give_up(_unknown())
+
+    def _give_up(self, why: WarrenError) -> None:
         for waiting in filter(None, (self._under_way, self._collected)):
-            acknowledge((done, None, error or _unknown(), durable) for done, _, error, durable in waiting.outcomes)
+            _fail(waiting.outcomes, why)
         self._under_way = self._collected = None
+
+    def _unless_fenced(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """Where nobody waits for the replica, a host that has handed its ledger over acknowledges nothing either."""
+        try:
+            self._replication.check()
+        except Fenced as fenced:
+            return [(done, None, error or fenced, durable) for done, _, error, durable in outcomes]
+        return outcomes
 
     def _tell(self, outcomes: list[Outcome], touched: set[str]) -> None:
         acknowledge(outcomes)
         if touched:
             self._wake(touched)
+
+
+def _fail(outcomes: Iterable[Outcome], why: WarrenError) -> None:
+    acknowledge((done, None, error or why, durable) for done, _, error, durable in outcomes)
 
 
 def _unknown() -> LedgerError:

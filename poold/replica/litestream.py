@@ -35,6 +35,17 @@ LOCKED = 75  # the exit code that says that another one holds the lock
 # For what nobody waits for; who waits asks for a sync. Both: the one alone changes nothing.
 INTERVAL = "1s"
 MAX_LINE = 2000
+SETTINGS = "litestream.yml"
+
+
+def folder_of(state_dir: Path) -> Path:
+    """Litestream's own, beside the ledger."""
+    return state_dir / "litestream"
+
+
+def settings_of(state_dir: Path) -> Path:
+    """What it is told; by this name among its arguments it is found."""
+    return folder_of(state_dir) / SETTINGS
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class Places:
 
     @property
     def settings(self) -> Path:
-        return self.folder / "litestream.yml"
+        return self.folder / SETTINGS
 
     @property
     def lock(self) -> Path:

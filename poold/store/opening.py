@@ -12,7 +12,7 @@ import orjson
 
 from contract.errors import WarrenError, shown
 from poold import files
-from poold.config import S3Config
+from poold.places import S3Config
 from poold.store import Observe, Store, unobserved
 from poold.store.errors import Conflict, Corrupt, NoObject, WrongStore
 from poold.store.folder import is_store, open_folder
@@ -43,7 +43,7 @@ async def open_shared(
     async with open_store(where, observe=observe) as store:
         await _must_be_ours(store, where, known)
         await probe(store, where)
-        cluster = await _joined(store)
+        cluster = await cluster_of(store)
         if known is None:
             await asyncio.to_thread(_remember, state_dir, cluster)
         elif known != cluster:
@@ -119,7 +119,7 @@ async def _must_be_ours(store: Store, where: object, known: str | None) -> None:
         raise _anothers(where, known, found)
 
 
-async def _joined(store: Store) -> str:
+async def cluster_of(store: Store) -> str:
     """Whose store this is: its first host says so."""
     made = {"version": VERSION, "id": f"cl-{secrets.token_hex(16)}"}
     with contextlib.suppress(Conflict):

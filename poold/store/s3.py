@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from poold.config import S3Config
 from poold.lifetimes import finish
+from poold.places import S3Config
 from poold.store import MAX_BYTES, Blob, Content, Entry, Observe, Progress, Reading, silent, unobserved
 from poold.store.errors import Conflict, Corrupt, NoObject, Unreachable, WrongContent, too_large
 from poold.store.keys import checked_key, checked_prefix
@@ -147,7 +147,10 @@ class S3Store:
                 "listing", prefix, lambda client: client.list_objects_v2(**asked, MaxKeys=PAGE)
             )
             for found in page.get("Contents", ()):
-                yield Entry(found["Key"].removeprefix(self._root), found["Size"], found["ETag"])
+                written = found.get("LastModified")
+                written_ms = None if written is None else int(written.timestamp() * 1000)
+                key = found["Key"].removeprefix(self._root)
+                yield Entry(key, found["Size"], found["ETag"], written_ms=written_ms)
             if not page.get("IsTruncated"):
                 return
             asked["ContinuationToken"] = page["NextContinuationToken"]

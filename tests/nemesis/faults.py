@@ -167,6 +167,7 @@ class Nemesis:
     counts: Counter[str] = field(default_factory=Counter)
     killed: list[Killed] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
+    takeovers: list[str] = field(default_factory=list)  # told at the end
     stop: threading.Event = field(default_factory=threading.Event)
     failed: list[BaseException] = field(default_factory=list)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from tests.nemesis.boxes import Box
 from tests.nemesis.effects import Attempt
 from tests.nemesis.faults import Killed
 from tests.nemesis.leases import Written
@@ -17,7 +18,8 @@ AT_ONCE_S = 0.3  # what a client hears so soon after a kill was on its way befor
 @dataclass
 class Facts:
     tasks: Sequence[Followed] = ()  # all that were acknowledged
-    sandboxes: Sequence[str] = ()
+    sandboxes: Sequence[Box] = ()
+    box_views: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # when all of them were destroyed
     views: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of each task, at the end
     pages: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)  # its events, read anew at the end
     attempts: Sequence[Attempt] = ()
@@ -31,7 +33,7 @@ class Facts:
 
 def wrong(facts: Facts) -> list[str]:
     """Everything."""
-    questions = (unfinished, streams, effects, one_home, epochs, fenced, ledgers, machines)
+    questions = (unfinished, streams, effects, sandboxes, one_home, epochs, fenced, ledgers, machines)
     return [f"{question.__name__}: {problem}" for question in questions for problem in question(facts)]
 
 
@@ -81,9 +83,23 @@ def effects(facts: Facts) -> list[str]:
     return found
 
 
+def sandboxes(facts: Facts) -> list[str]:
+    """Each is found. One that was kept runs, with its mark, or says why not; one that was destroyed is no more."""
+    found = []
+    for box in facts.sandboxes:
+        found += [f"{box.id}: {told}" for told in box.wrong]
+        view = facts.box_views.get(box.id)
+        if view is None or view["state"] != "stopped":
+            told = None if view is None else (view["state"], view.get("reason"))
+            found.append(f"{box.id} was destroyed ({box.is_destroyed}) and is {told}")
+        if box.last is not None and box.last["state"] != "running" and not box.last.get("reason"):
+            found.append(f"{box.id} is {box.last['state']} and does not say why")
+    return found
+
+
 def one_home(facts: Facts) -> list[str]:
     """What was acknowledged is in exactly one ledger, and no key made two tasks."""
-    known = [*(task.id for task in facts.tasks), *facts.sandboxes]
+    known = [*(task.id for task in facts.tasks), *(box.id for box in facts.sandboxes)]
     found = [f"{one} is at {list(facts.homes.get(one, ()))}" for one in known if len(facts.homes.get(one, ())) != 1]
     return found + [f"{key} is the key of {list(ids)}" for key, ids in facts.keys.items() if len(set(ids)) > 1]
 

@@ -1,4 +1,4 @@
-"""What goes on in the cluster all the time: tasks that are created and followed, and sandboxes that are used.
+"""What goes on in the cluster all the time: tasks that are created and followed; `boxes` has the sandboxes.
 
 Whoever gets no answer asks again, at any gateway, with the same Idempotency-Key; what was answered is acknowledged.
 """
@@ -9,7 +9,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +58,6 @@ class Load:
     seed: int
     at_once: int
     tasks: list[Followed] = field(default_factory=list)
-    sandboxes: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     requests: int = 0
     unanswered: int = 0
@@ -151,35 +150,11 @@ class Load:
             return
         task.heard.append(Heard(time.monotonic(), event))
 
-    # Sandboxes.
-
-    def play(self, number: int) -> None:
-        """Sandboxes that are made, used and destroyed."""
-        chance = random.Random(f"{self.seed}-play-{number}")
-        turn = 0
-        while not self.stop.is_set():
-            turn += 1
-            made = self.create(chance, "/v1/sandboxes", {"timeout_sec": 600}, f"s{number}-{turn}")
-            if made is None:
-                return
-            self.sandboxes.append(made)
-            for _ in range(chance.randrange(1, 4)):
-                self.call(chance, "POST", f"/v1/sandboxes/{made}/exec", {"cmd": "echo here"})
-                self.stop.wait(chance.random() * 3)
-            self.destroy(made, chance)
-
-    def destroy(self, sandbox: str, chance: random.Random) -> None:
-        while not self.over.is_set():
-            reply = self.call(chance, "DELETE", f"/v1/sandboxes/{sandbox}")
-            if reply is not None and reply[0] in (200, 202, 204):
-                return
-            self.over.wait(REST_S)
-
     @contextlib.contextmanager
-    def going(self, players: int) -> Iterator[None]:
-        """All of it during the block. After it nobody asks anything any more."""
+    def going(self, *others: Callable[[], None]) -> Iterator[None]:
+        """All of it, and others, during the block. After it nobody asks anything any more."""
         threads = [threading.Thread(target=self.work, args=(number,)) for number in range(self.at_once)]
-        threads += [threading.Thread(target=self.play, args=(number,)) for number in range(players)]
+        threads += [threading.Thread(target=other) for other in others]
         for thread in threads:
             thread.start()
         self._threads = threads

@@ -37,6 +37,10 @@ DISK_MB = 192
 AGAIN_S = 1.0  # until what ended is started again
 CLOCK = Path(__file__).parent / "clock"
 PREFIX = "nemesis"
+FOLDERS = (
+    Path(tempfile.gettempdir(), "warren-nemesis-"),
+    Path("/run/warren-net-"),
+)  # the number of who made it follows
 
 
 @dataclass
@@ -129,15 +133,7 @@ class Place(Cluster):
 
     def processes(self, name: str, word: str = "") -> list[int]:
         """Those of a host, with `word` in their arguments."""
-        folders = f"{self.folder / name}/".encode(), f"{self._run_dir(name)}/".encode()
-        found = []
-        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-            with contextlib.suppress(OSError):
-                arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
-                told = arguments + (b"" if word else Path(f"/proc/{pid}/environ").read_bytes())
-                if pid != os.getpid() and word.encode() in arguments and any(folder in told for folder in folders):
-                    found.append(pid)
-        return found
+        return _told(f"{self.folder / name}/".encode(), f"{self._run_dir(name)}/".encode(), word=word.encode())
 
     def machines(self, name: str) -> list[int]:
         return self.processes(name, f"{self.state(name)}/{self.engine}/machines/")
@@ -201,6 +197,18 @@ class Place(Cluster):
         return [self.state(name), self.state(name) / "local"]
 
 
+def _told(*folders: bytes, word: bytes = b"") -> list[int]:
+    """Processes that were told of one of these, by their arguments; without a `word` also by their environment."""
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+            told = arguments + (b"" if word else Path(f"/proc/{pid}/environ").read_bytes())
+            if pid != os.getpid() and word in arguments and any(folder in told for folder in folders):
+                found.append(pid)
+    return found
+
+
 class Store:
     """The proxy before the S3 server, in a thread of its own."""
 
@@ -245,9 +253,11 @@ def _open_store(place: Place, server: S3Server, seed: int) -> Iterator[Store]:
 
 @contextlib.contextmanager
 def open_place(hosts: Sequence[str], *, seed: int, engine: str = "local") -> Iterator[Place]:
-    """Everything that runs, once it is up. After the block nothing of it is left."""
-    folder = Path(tempfile.mkdtemp(prefix="warren-nemesis-"))
+    """Everything that runs, once it is up. After the block nothing of it is left, also if somebody ends us."""
+    sweep()
+    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS[0].name}{os.getpid()}-"))
     with (
+        ended_in_order() as undisturbed,
         running_s3() as server,
         open_net([*HOSTS, *GATEWAYS, ME, STORE, WORLD]) as net,
         contextlib.ExitStack() as stack,
@@ -261,6 +271,7 @@ def open_place(hosts: Sequence[str], *, seed: int, engine: str = "local") -> Ite
             _begin(place)
             yield place
         finally:
+            undisturbed()
             _end(place)
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -295,13 +306,53 @@ def are_alive(place: Place) -> bool:
 
 
 def _end(place: Place) -> None:
+    """What a host of the local engine has is found by its folder; a real machine is ended by who made it."""
     try:
         with contextlib.suppress(AssertionError):
             place.stop()
     finally:
         for name in filter(lambda name: place.state(name).exists(), place.hosts_here):
-            argv = place.net.inside(name, [sys.executable, "-m", "poold", "--stop-all"])
-            environment = {**os.environ, **place._of_host(name)}
-            subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, check=False, timeout=120)
+            if place.engine == "qemu":
+                argv = place.net.inside(name, [sys.executable, "-m", "poold", "--stop-all"])
+                environment = {**os.environ, **place._of_host(name)}
+                subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, check=False, timeout=120)
             place.lose(name)
             place.unmount(name)
+
+
+@contextlib.contextmanager
+def ended_in_order() -> Iterator[Callable[[], None]]:
+    """During the block SIGTERM is as good as Ctrl-C. Once what is given was called, neither disturbs who clears up."""
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in signals}
+
+    def undisturbed() -> None:
+        for number in signals:
+            signal.signal(number, signal.SIG_IGN)
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield undisturbed
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def sweep() -> None:
+    """End what a round has left that was killed before it could clear up: folders have its number in their names."""
+    for pattern in FOLDERS:
+        for folder in pattern.parent.glob(f"{pattern.name}*-*"):
+            pid = folder.name.removeprefix(pattern.name).partition("-")[0]
+            if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+                _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """With whoever knows of it, and whatever is mounted there."""
+    for pid in _told(f"{folder}/".encode()):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for mount in reversed([mount for mount in mounts if mount.startswith(f"{folder}/")]):
+        subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from tests.nemesis import judge
+from tests.nemesis.boxes import Box
 from tests.nemesis.effects import Attempt
 from tests.nemesis.faults import Killed
 from tests.nemesis.judge import Facts
 from tests.nemesis.leases import Leases, Written
 from tests.nemesis.load import Followed, Heard
 
-TASK, BOX = "tk-aaaaaaaaaaaaaaaa", "sb-aaaaaaaaaaaaaaaa"
+TASK, BOX, KEPT = "tk-aaaaaaaaaaaaaaaa", "sb-aaaaaaaaaaaaaaaa", "sb-bbbbbbbbbbbbbbbb"
+LOST = {"state": "error", "reason": "host_lost: host h1 is gone"}
 EVENTS = [{"seq": 1, "kind": "task.created"}, {"seq": 2, "kind": "task.completed"}]
 
 
@@ -28,13 +30,14 @@ def right() -> Facts:
     result = {"commits": [{"subject": "Part 0"}]}
     return Facts(
         tasks=[task],
-        sandboxes=[BOX],
+        sandboxes=[Box(BOX, "m", is_marked=True, is_destroyed=True), Box(KEPT, "m", last=dict(LOST))],
+        box_views={BOX: {"state": "stopped"}, KEPT: {"state": "stopped"}},
         views={TASK: {"state": "completed", "result": result}},
         pages={TASK: [dict(event) for event in EVENTS]},
         attempts=[Attempt(2.0, "t0-1-0", "by t0-1", "10.0.0.1", True), Attempt(4.0, "t0-1-0", "", "10.0.0.2", False)],
         leases=[written(1, 1, 1), written(3, 2, 0, taken=((1, 1, "h2", 1),)), written(5, 3, 3)],
         addresses={"h1": "10.0.0.1"},
-        homes={TASK: ["h2"], BOX: ["h1"]},
+        homes={TASK: ["h2"], BOX: ["h1"], KEPT: ["h2"]},
         keys={"t0-1": [TASK]},
         ledgers={"h1": []},
         machines={"h1": 0},
@@ -85,6 +88,22 @@ def two_effects(facts: Facts) -> None:
     facts.attempts = [*facts.attempts, replace(facts.attempts[0])]
 
 
+def a_box_gone(facts: Facts) -> None:
+    facts.box_views = {KEPT: {"state": "stopped"}}
+
+
+def a_box_back(facts: Facts) -> None:
+    facts.box_views = {**facts.box_views, BOX: {"state": "running"}}
+
+
+def a_wrong_mark(facts: Facts) -> None:
+    facts.sandboxes[0].wrong.append("its mark was 'm' and is (0, '')")
+
+
+def a_silent_loss(facts: Facts) -> None:
+    facts.sandboxes[1].last = {"state": "error", "reason": None}
+
+
 def two_homes(facts: Facts) -> None:
     facts.homes = {**facts.homes, TASK: ["h1", "h2"]}
 
@@ -125,6 +144,7 @@ WRONGS = {
     judge.unfinished: (failed, gone, committed_twice, ended_twice),
     judge.streams: (a_gap, another_event, unheard_event, told_wrong),
     judge.effects: (no_effect, two_effects),
+    judge.sandboxes: (a_box_gone, a_box_back, a_wrong_mark, a_silent_loss),
     judge.one_home: (two_homes, no_home, two_tasks_of_one_key),
     judge.epochs: (two_holders, an_epoch_again, two_takers),
     judge.fenced: (a_zombie,),

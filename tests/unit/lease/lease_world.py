@@ -6,7 +6,7 @@ itself; only the warden does, and as late as it may. Nobody has a wall clock, so
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lease_made import host as record
 
@@ -57,6 +57,8 @@ class Poold:
     lease: Lease | None = None
     tag: int = 0
     sent_ns: int = 0
+    beat: int = 0  # of the newest renewal that it sent
+    beats: dict[int, int] = field(default_factory=dict)  # when it sent which
     is_fenced: bool = False
     is_begun: bool = False
     seen: dict[str, Seen] = field(default_factory=dict)
@@ -254,7 +256,11 @@ class World:
                 poold.is_fenced = True
                 return
             poold.lease, poold.tag = lease, found.tag
-        self._send(node, poold, poold.lease.renewed(poold.lease.record), poold.tag, None)
+            if poold.beats.get(lease.beat, 0) > poold.sent_ns:  # a look is as good as the reply
+                self._hold(node, poold, lease, found.tag, poold.beats[lease.beat], None)
+        poold.beat = max(poold.beat, poold.lease.beat) + 1
+        poold.beats[poold.beat] = self.clock(node)
+        self._send(node, poold, replace(poold.lease, beat=poold.beat), poold.tag, None)
 
     def cont(self, node: Node) -> None:
         if node.poold is not None and node.poold.is_stopped:

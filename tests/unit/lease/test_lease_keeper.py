@@ -6,13 +6,13 @@ from pathlib import Path
 
 import orjson
 import pytest
-from lease_hosts import Troubled, hosts, is_dead, lost_in, until
+from lease_hosts import HOLD_MS, Troubled, hosts, is_dead, lost_in, until
 
 from poold.errors import ConfigError, Fenced
 from poold.lease.keeper import Keeper
 from poold.lease.starting import acquire
 from poold.lease.terms import MS, Begin
-from poold.lease.written import State
+from poold.lease.written import State, Taken
 
 
 async def test_a_new_host_joins_and_renews(store: Troubled, tmp_path: Path) -> None:
@@ -103,6 +103,36 @@ async def test_a_renewal_whose_reply_is_lost_is_found_and_the_epoch_goes_on(stor
                 await until(lambda done=renewed: keeper.counted.renewals > done)
             keeper.check()
         assert (await a.lease()).epoch == 1
+
+
+async def test_a_renewal_that_was_applied_counts_from_when_it_was_sent_though_no_reply_ever_comes(
+    store: Troubled, tmp_path: Path
+) -> None:
+    with hosts(tmp_path, store, "a") as [a]:
+        a.hold_ms = 3_000
+        _, keeper = await a.begin()
+        store.loses_replies = True
+        async with keeper.holding():
+            began = keeper._held.sent_ns
+            await until(lambda: keeper._held.sent_ns > began + 2 * a.hold_ms * MS)
+            keeper.check()
+            assert keeper._held.sent_ns <= keeper._ground.now_ns()
+            assert keeper._held.sent_ns in (*keeper._sent_ns.values(), began)
+            assert keeper.counted.failures > 0
+        assert (await a.lease()).epoch == 1
+
+
+async def test_what_another_wrote_into_the_lease_gives_its_holder_no_time(store: Troubled, tmp_path: Path) -> None:
+    with hosts(tmp_path, store, "a") as [a]:
+        a.hold_ms = 30_000
+        _, keeper = await a.begin()
+        blob, sent_ns = await store.get("leases/a"), keeper._held.sent_ns
+        noted = replace(keeper.lease, taken=(Taken(1, 1, "b", 1),))
+        await store.replace("leases/a", noted.encode(), blob.entry.tag)
+        await keeper._renew()
+        assert (keeper.lease.taken, keeper._held.sent_ns) == (noted.taken, sent_ns)
+        await keeper._renew()
+        assert keeper._held.sent_ns > sent_ns
 
 
 async def test_a_host_whose_lease_was_taken_stops_at_once(store: Troubled, tmp_path: Path) -> None:
@@ -200,3 +230,27 @@ async def test_who_leaves_for_good_need_not_be_waited_for(store: Troubled, tmp_p
             keeper.check()
         begin, again = await a.begin()
         assert (begin, again.epoch) == (Begin.KEEP, 2)
+
+
+async def test_a_host_that_leaves_acknowledges_nothing_from_before_it_is_told_and_is_not_fenced(
+    store: Troubled, tmp_path: Path
+) -> None:
+    with hosts(tmp_path, store, "a") as [a]:
+        _, keeper = await a.begin()
+        seen: list[tuple[bool, str]] = []
+
+        async def cover() -> None:
+            seen.append((keeper.is_held, (await a.lease()).state))
+
+        async with keeper.holding():
+            machine = a.machine()
+            await keeper.leave("b", cover)
+            lease = await a.lease()
+            assert (seen, lease.state, lease.heir) == ([(False, "held")], "left", "b")
+            assert is_dead(machine)
+            with pytest.raises(Fenced):
+                keeper.check()
+            await asyncio.sleep(2 * HOLD_MS / 1000)  # neither its warden nor it itself ends this process
+            assert (await a.lease()) == lease
+        begin, again = await a.begin()
+        assert (begin, again.lease.heir) == (Begin.KEEP, "")

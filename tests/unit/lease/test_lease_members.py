@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 from lease_hosts import TestHost, Troubled, hosts, until
 
 from poold.errors import HostFault
@@ -12,6 +13,8 @@ from poold.lease.keeper import Keeper
 from poold.lease.members import Lost, Members, rest_s
 from poold.lease.terms import Begin
 from poold.lease.written import State
+from poold.store import Blob
+from poold.store.errors import Unreachable
 
 
 class Carried:
@@ -20,8 +23,10 @@ class Carried:
     def __init__(self) -> None:
         self.lost: list[Lost] = []
         self.fails = 0
+        self.calls = 0
 
     async def take_over(self, lost: Lost) -> None:
+        self.calls += 1
         if self.fails:
             self.fails -= 1
             raise HostFault("restoring", lost.host)
@@ -57,6 +62,42 @@ async def test_a_lost_host_is_taken_by_one_other_and_comes_back_empty(store: Tro
             assert carried["b"].lost + carried["c"].lost == [Lost("a", 1, 1)]
             begin, keeper = await a.begin()
             assert (begin, keeper.epoch, keeper.lease.state) == (Begin.REJOIN, 3, State.HELD)
+
+
+async def test_what_is_taken_is_carried_on_at_once_and_once(store: Troubled, tmp_path: Path) -> None:
+    carried = Carried()
+    with hosts(tmp_path, store, "ab") as [a, b]:
+        b.hold_ms = 30_000
+        _, left = await a.begin()
+        await left.leave()
+        _, keeper = await b.begin()
+        members = Members(store, keeper, take_over=carried.take_over)
+        await members.look()
+        assert await members.act()  # there is no other look before it is carried on
+        assert carried.lost == [Lost("a", 1, 1)]
+        assert (await a.lease()).state is State.EMPTY
+        assert await members.act()
+        assert carried.calls == 1
+
+
+async def test_a_lease_that_cannot_be_read_now_costs_nothing_of_what_is_seen_of_others(
+    store: Troubled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hosts(tmp_path, store, "abc") as made:
+        for each in made:
+            each.hold_ms = 30_000
+        keepers = [(await each.begin())[1] for each in made]
+        members, whole = Members(store, keepers[0]), store.get
+
+        async def get(key: str) -> Blob:
+            if key == "leases/a":
+                raise Unreachable("not now")
+            return await whole(key)
+
+        monkeypatch.setattr(store, "get", get)
+        with pytest.raises(ExceptionGroup):
+            await members.look()
+        assert set(members.living()) == {"b", "c"}
 
 
 async def test_of_many_who_try_for_a_lease_one_gets_it(store: Troubled, tmp_path: Path) -> None:

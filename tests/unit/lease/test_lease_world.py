@@ -160,3 +160,39 @@ def step(world: World, chance: random.Random) -> None:
             world.be_away(node, chance.choice([3, 30, 60]))
         case "renew" | "kill" | "cont" | "warden" | "reboot" | "lose_disk" as name:
             getattr(world, name)(node)
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_a_renewal_that_was_found_in_the_store_gives_no_more_time_than_its_reply_would_have(part: float) -> None:
+    """The holder's clock is as slow as it may be and its taker's as fast, and that one saw the renewal at once."""
+    world = World([0.92, 1.08])
+    a, b = world.nodes.values()
+    for node in (a, b):
+        world.start(node)
+    world.be_well()
+    world.now += HOLD_NS * 0.05
+    world.renew(a)
+    world.arrive(0, is_heard=False)
+    world.look(b, "a")
+    world.renew(b)
+    world.arrive(0, is_heard=True)
+    world.now += HOLD_NS * part
+    before = a.hold_ns
+    world.renew(a)
+    assert a.hold_ns > before  # it was found
+    world.sent.clear()
+    world.kill(a)  # its machines run on, until its warden's time
+    while b.name not in world.takers.values():
+        world.now += HOLD_NS / 100
+        world.renew(b)
+        world.arrive(0, is_heard=True)
+        world.act(b)
+        while world.sent:
+            world.arrive(0, is_heard=True)
+        world.look(b, "a")
+    for _ in range(20):
+        world.act(b)
+        while world.sent:
+            world.arrive(0, is_heard=True)
+        world.check()
+    assert ("a", 1) in b.runs  # it carries it on

@@ -132,6 +132,27 @@ def test_a_host_whose_lease_was_taken_is_fenced_and_comes_back_by_itself_empty(t
         assert list((host.state / "lost").rglob("ledger.db"))
 
 
+def test_a_fenced_host_starts_anew_at_once_whoever_listens_and_leaves_no_dead_children(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with open_member(store, POOLD_LEASE_SEC="10", POOLD_DURABILITY="replicated") as host:
+        host.wait_until_serving()
+        sandbox = Api(host).create()
+        with sandbox.follow("echo here; sleep 600") as events:  # a reply that never ends
+            assert next(events)[0] == "start"
+            take(store, "bench")
+            until(lambda: "starting anew" in host.log(), limit_s=LIMIT_S)
+        host.connection.close()
+        host.wait_until_serving()
+        assert host.process.poll() is None
+        assert 'lease_fences_total{by="poold"} 1' in Api(host).call("GET", "/metrics").body.decode()
+        assert dead_children(host.process.pid) == []
+
+
+def dead_children(pid: int) -> list[str]:
+    told = subprocess.run(["ps", "--ppid", str(pid), "-o", "stat=,args="], capture_output=True, text=True, check=False)
+    return [line for line in told.stdout.splitlines() if line.startswith("Z")]
+
+
 def test_a_member_does_not_run_alone(tmp_path: Path) -> None:
     with open_member(tmp_path / "store") as host:
         host.wait_until_serving()

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poold.config import DEFAULT_STATE_DIR, Config, GitAuthor, PoolSize, S3Config, TasksConfig
+from poold.config import DEFAULT_STATE_DIR, Config, PoolSize, S3Config, TasksConfig
 from poold.errors import ConfigError
+from poold.git_author import GitAuthor
 
 
 def read(cpus: int = 2, memory_mb: int = 8192, **environ: str) -> Config:
@@ -43,6 +44,10 @@ GOOD = [
     ("POOLD_NAME", "rack-1.example", lambda c: c.name, "rack-1.example"),
     ("POOLD_REGISTRY", "/srv/registry", lambda c: c.registry, Path("/srv/registry")),
     ("POOLD_REGISTRY", "", lambda c: c.registry, None),
+    ("POOLD_REGISTRY", "s3://bucket/c1/registry", lambda c: c.registry, S3Config("bucket", "c1/registry")),
+    ("POOLD_STORE", "s3://bucket", lambda c: c.registry, S3Config("bucket", "registry")),
+    ("POOLD_STORE", "s3://bucket/a/b/c", lambda c: c.registry, S3Config("bucket", "a/b/c/registry")),
+    ("POOLD_STORE", "/srv/store", lambda c: c.registry, Path("/srv/store/registry")),
     ("POOLD_ENGINE", "local", lambda c: c.engine, "local"),
     ("POOLD_STATE_DIR", "/srv/warren", lambda c: c.images_dir, Path("/srv/warren/images")),
     ("POOLD_RUN_DIR", "/run/w", lambda c: c.run_dir, Path("/run/w")),
