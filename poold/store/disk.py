@@ -143,6 +143,10 @@ class Disk:
             for folder in (self._locks, self._new):
                 folder.mkdir(mode=0o700, exist_ok=True)
 
+    @property
+    def is_prepared(self) -> bool:
+        return self._locks.is_dir()
+
     def sweep(self) -> None:
         """Remove what writers that are gone have left in `.new`."""
         with translated("sweeping", str(self._new)):
@@ -276,7 +280,7 @@ class Disk:
 
     def _must_be_there(self) -> None:
         """A folder that is not mounted is no empty store."""
-        if not self._locks.is_dir():
+        if not self.is_prepared:
             raise Unreachable(f"the store's folder {self._folder} is not there: is it mounted?")
 
     def _place(self, draft: Draft, move: Callable[[Path, Path], None]) -> None:

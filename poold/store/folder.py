@@ -144,6 +144,11 @@ class FolderStore:
         return wrapped.result()
 
 
+def is_store(folder: Path) -> bool:
+    """Whether a store was ever opened there. Changes nothing. Blocks."""
+    return Disk(folder).is_prepared
+
+
 @contextlib.asynccontextmanager
 async def open_folder(
     folder: Path, *, limit_s: float = LIMIT_S, observe: Observe = unobserved

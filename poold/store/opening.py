@@ -15,7 +15,7 @@ from poold import files
 from poold.places import S3Config
 from poold.store import Observe, Store, unobserved
 from poold.store.errors import Conflict, Corrupt, NoObject, WrongStore
-from poold.store.folder import open_folder
+from poold.store.folder import is_store, open_folder
 
 CLUSTER_KEY = "cluster"
 REMEMBERED = "cluster.json"  # in the state folder
@@ -37,8 +37,10 @@ async def open_shared(
     where: Path | S3Config, state_dir: Path, *, observe: Observe = unobserved
 ) -> AsyncIterator[Shared]:
     """The store at `where`. Raises `WrongStore` if it is not what this host needs; then nothing in it was changed."""
+    known = await asyncio.to_thread(_remembered, state_dir)
+    if known is not None and isinstance(where, Path) and not await asyncio.to_thread(is_store, where):
+        raise _missing(where, known)
     async with open_store(where, observe=observe) as store:
-        known = await asyncio.to_thread(_remembered, state_dir)
         await _must_be_ours(store, where, known)
         await probe(store, where)
         cluster = await cluster_of(store)
@@ -111,12 +113,7 @@ async def _must_be_ours(store: Store, where: object, known: str | None) -> None:
         found = _id_of((await store.get(CLUSTER_KEY)).data)
     except NoObject:
         if known is not None:
-            raise WrongStore(
-                f"POOLD_STORE={where} has no object {CLUSTER_KEY!r}, but this host is of the cluster {known}: is it the"
-                f" right folder or bucket, and is it mounted? To let this host join another cluster remove"
-                f" {REMEMBERED} from its POOLD_STATE_DIR",
-                cluster=known,
-            ) from None
+            raise _missing(where, known) from None
         return
     if known is not None and known != found:
         raise _anothers(where, known, found)
@@ -156,6 +153,15 @@ def _remembered(state_dir: Path) -> str | None:
 def _remember(state_dir: Path, cluster: str) -> None:
     state_dir.mkdir(parents=True, exist_ok=True)
     files.put(state_dir / REMEMBERED, orjson.dumps({"version": VERSION, "id": cluster}))
+
+
+def _missing(where: object, known: str) -> WrongStore:
+    return WrongStore(
+        f"POOLD_STORE={where} has no object {CLUSTER_KEY!r}, but this host is of the cluster {known}: is it the right"
+        f" folder or bucket, and is it mounted? To let this host join another cluster remove {REMEMBERED} from its"
+        f" POOLD_STATE_DIR",
+        cluster=known,
+    )
 
 
 def _anothers(where: object, known: str, found: str) -> WrongStore:

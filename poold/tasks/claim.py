@@ -145,7 +145,7 @@ def sandbox_request(tools: Tools, row: Row) -> CreateSandbox:
     task = row.task
     far = MAX_TIMEOUT_S
     if tools.can_save:  # its owner's rules for other sandboxes do not count
-        rules = RulesAsked(far, "pause", idle_sec=far, paused_sec=far, auto_resume=False)
+        rules = RulesAsked(far, "pause", idle_sec=far, hibernate_sec=far, paused_sec=far, auto_resume=False)
     else:
         rules = RulesAsked(far, "destroy")
     env = tools.secrets_of(task.id).env

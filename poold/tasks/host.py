@@ -13,7 +13,7 @@ from contract.network import Network
 from contract.task_states import FINAL, TaskState
 from contract.tasks import CreateTask, Input, Task
 from poold.errors import Draining, Exists, LedgerError
-from poold.ledger import artifacts, retention, tasks, webhooks
+from poold.ledger import artifacts, retention, tasks
 from poold.ledger.driver import Connection
 from poold.ledger.tasks import DONE, Row
 from poold.lifetimes import finish
@@ -27,6 +27,7 @@ from poold.tasks.errors import NoArtifact
 from poold.tasks.life import Life
 from poold.tasks.making import draft, is_same_server, request_of, with_former
 from poold.tasks.means import Tools
+from poold.tasks.needed import Either, needed_secrets
 from poold.tasks.places import find_workspace
 from poold.tasks.runner import live
 from poold.tasks.telling import Ends
@@ -58,6 +59,8 @@ class Tasks:
         self._stale: set[str] = set()  # those of them that were there when it was last swept
         self._stopping = False
         self._is_halted = False  # nobody works on any, for they are about to be another host's
+        self._orphans: list[str] = []  # whose secrets are not here yet
+        self._to_adopt = asyncio.Event()
         self._turns = Turns()  # of requests to create the same task
         ends = Ends(tools.ledger, tools.vault, tools.metrics)
         self._deliveries = Deliveries(ends, post, clock_ms=tools.now_ms, random=random)
@@ -70,7 +73,9 @@ class Tasks:
         self._is_halted = True
         if not halted:
             await self.go_on()
-        others = [asyncio.ensure_future(_always(each)) for each in (self._deliveries.run, self._upkeep)]
+        others = [
+            asyncio.ensure_future(_always(each)) for each in (self._deliveries.run, self._upkeep, self._adopt_all)
+        ]
         try:
             yield self
         finally:
@@ -85,8 +90,8 @@ class Tasks:
     async def go_on(self) -> None:
         """Work on all that are not over."""
         self._is_halted = False
-        for row in await self.tools.read(tasks.under_way):
-            self._begin(row)
+        self._orphans = [row.id for row in await self.tools.read(tasks.under_way) if not await self._has_begun(row)]
+        self._to_adopt.set()
 
     # What callers ask for.
 
@@ -154,6 +159,21 @@ class Tasks:
             told = f"its host is lost, and its secrets cannot be read here: {problem}"
             await Life(self.tools, row).fail("host_lost", told)
         self._begin(await self._row(task_id))
+
+    async def _has_begun(self, row: Row) -> bool:
+        """Unless its secrets are not here: a former daemon was killed before it had them, or the disk is another."""
+        if await asyncio.to_thread(self.tools.vault.has, row.id):
+            self._begin(row)
+        return row.id in self._lives
+
+    async def _adopt_all(self) -> None:
+        """Whoever lacks its secrets, at a start and whenever all go on."""
+        while True:
+            while self._orphans and not self._is_halted:
+                await self.adopt(self._orphans[-1])
+                self._orphans.pop()
+            await self._to_adopt.wait()
+            self._to_adopt.clear()
 
     async def _inherit_secrets(self, task_id: str) -> str | None:
         """What is wrong with them, if that will not change. Raises if the store cannot be read now."""
@@ -329,8 +349,8 @@ class Tasks:
             log.error("the store could not be swept", extra={"why": str(error)})
 
     async def _sweep(self) -> None:
-        needed = await self.tools.read(partial(_needed, since_ms=self.tools.now_ms() - RETRY_MS))
-        swept = await finish(asyncio.to_thread(self.tools.vault.sweep, _Either(needed, self._fresh)))
+        needed = await self.tools.read(partial(needed_secrets, since_ms=self.tools.now_ms() - RETRY_MS))
+        swept = await finish(asyncio.to_thread(self.tools.vault.sweep, Either(needed, self._fresh)))
         if swept:
             await self.tools.ledger.covered()  # else a successor might need what is sealed in the store
         for task_id, state in (await self.tools.read(partial(tasks.states, ids=swept))).items():
@@ -344,17 +364,6 @@ class Tasks:
                 await self.tools.artifacts.remove(task_id)
                 await remove_all(self.tools.store, task_id)
             await self.tools.write(partial(retention.removed_files, ids=forgotten), durable=False)
-
-
-class _Either(set[str]):
-    """Those of one set, and of another that may still grow."""
-
-    def __init__(self, known: set[str], growing: set[str]) -> None:
-        super().__init__(known)
-        self._growing = growing
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name in self._growing
 
 
 async def _always(work: Callable[[], Awaitable[None]]) -> None:
@@ -372,9 +381,3 @@ async def _ended(runners: list["asyncio.Task[None]"]) -> None:
         runner.cancel()
     if runners:
         await asyncio.wait(runners)
-
-
-def _needed(db: Connection, since_ms: int) -> set[str]:
-    """Tasks whose secrets somebody may still need."""
-    rows = db.execute("SELECT id FROM tasks WHERE phase <> 'done' OR ended_ms >= ?", (since_ms,))
-    return {row[0] for row in rows} | webhooks.waiting(db)

@@ -72,6 +72,10 @@ class Vault:
             # Not from the error: what it says of the file may be of a secret.
             raise HostFault("reading the secrets of", task_id, hint="the file is damaged") from None
 
+    def has(self, task_id: str) -> bool:
+        """Whether something was put, if only that there is nothing: each task of this host has had that."""
+        return self._path(task_id).exists()
+
     def copy(self, task_id: str, to: str) -> None:
         """Let `to` have what `task_id` has, of which it may be a repetition."""
         self.put(to, self.get(task_id))

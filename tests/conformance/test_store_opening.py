@@ -50,6 +50,23 @@ async def test_a_store_that_is_suddenly_empty_is_refused(shelf: Bench, tmp_path:
     assert await keys_of(shelf.store) == []
 
 
+async def test_a_folder_that_is_not_mounted_is_refused_before_anything_is_made_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "mounted"
+    async with open_shared(folder, tmp_path / "one"):
+        pass
+    folder.rename(tmp_path / "elsewhere")
+    folder.mkdir()
+    with pytest.raises(WrongStore, match="is it mounted"):
+        async with open_shared(folder, tmp_path / "one"):
+            pass
+    assert list(folder.iterdir()) == []
+    folder.rmdir()
+    with pytest.raises(WrongStore, match="is it mounted"):
+        async with open_shared(folder, tmp_path / "one"):
+            pass
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     "told", [b"", b"{}", b"[]", b"\xff", b'{"version": 2, "id": "cl-1"}', b'{"version": 1, "id": 1}']
 )

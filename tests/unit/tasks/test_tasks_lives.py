@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from poold.ledger import tasks
+from poold.tasks.claim import sandbox_request
 from tests.gitserver import GitServer, serve
 from tests.unit.tasks.tasks_stage import Stage, open_stage
 
@@ -168,6 +171,14 @@ async def test_a_machine_that_dies_fails_a_task_that_may_lose_none(stage: Stage)
     await stage.host.engine.destroy(live.place.machine_id)
     view = await stage.ended(task)
     assert (view["state"], view["reason"]["code"]) == ("failed", "machine")
+
+
+async def test_an_owners_rules_do_not_count_for_a_tasks_sandbox(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = stage.host.services.tasks.tools
+    monkeypatch.setattr(type(stage.host.engine), "can_save", True)
+    row = await tools.read(partial(tasks.get, task_id=await stage.create("sleep 600")))
+    rules = sandbox_request(tools, row).rules
+    assert [name for name, value in vars(rules).items() if value is None] == []
 
 
 async def test_a_sandbox_that_is_kept_ends_by_itself(stage: Stage) -> None:

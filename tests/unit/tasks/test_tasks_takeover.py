@@ -18,9 +18,10 @@ from poold.seal import Seal, new_key
 from poold.store.errors import NoObject, Unreachable
 from poold.store.folder import open_folder
 from poold.takeover import Heir, carry_on
+from poold.tasks import Tasks
 from poold.tasks.escrow import Escrow
 from poold.tasks.vault import Kept
-from tests.unit.tasks.tasks_stage import Stage, a_folder, open_stage
+from tests.unit.tasks.tasks_stage import Stage, a_folder, nobody_listens, open_stage
 
 KEY = new_key()
 CLUSTER = "cl-1"
@@ -37,8 +38,8 @@ def use(stage: Stage, escrow: Escrow) -> None:
     tasks.tools = replace(tasks.tools, escrow=escrow)
 
 
-async def take(stage: Stage, lost: Path, folder: Path) -> dict[str, int]:
-    """As the daemon does it, with a copy of the lost ledger for its replica."""
+async def take(stage: Stage, lost: Path, folder: Path, *, is_killed: bool = False) -> dict[str, int]:
+    """As the daemon does it, with a copy of the lost ledger for its replica; or until it is killed."""
     services = stage.host.services
 
     async def restore(_line: Lost, path: Path) -> int:
@@ -46,7 +47,7 @@ async def take(stage: Stage, lost: Path, folder: Path) -> dict[str, int]:
         return 1
 
     async def go_on(kind: str, one: str) -> None:
-        if kind == "task":
+        if kind == "task" and not is_killed:
             await services.tasks.adopt(one)
 
     heir = Heir(services.ledger, folder / "takeovers", restore, go_on, services.tasks.tools.now_ms)
@@ -235,3 +236,17 @@ async def test_one_that_cannot_go_on_at_once_does_not_keep_the_others_and_is_tri
             await take(stage, ledger, two)
         assert (await stage.ended(task))["state"] == "completed"
         assert await take(stage, ledger, two) == {"sandboxes": 1, "tasks": 2}
+
+
+async def test_a_host_that_was_killed_between_the_row_and_its_secrets_has_them_when_it_comes_back() -> None:
+    """And so does one whose own ledger came from the store, without the disk that had them."""
+    async with a_folder() as one, a_folder() as two, an_escrow(two / "shared") as escrow:
+        lost = a_lost_task(one, escrow, "run echo is ${WORD%-*}", env={"WORD": "ahem-4711"})
+        async with lost as (ledger, task), open_stage(two) as stage:
+            await take(stage, ledger, two, is_killed=True)
+            again = Tasks(replace(stage.host.services.tasks.tools, escrow=escrow), nobody_listens, lambda: 0.0)
+            async with again.running():
+                view = await stage.ended(task)
+                assert view["state"] == "completed", view
+                outputs = [step["output"] or "" for step in await stage.steps(task)]
+                assert any("is ahem" in output for output in outputs), outputs
