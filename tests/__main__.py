@@ -6,6 +6,7 @@ runs: what fails then, too, fails. A test that needs that is a defect to be look
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -55,6 +56,7 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         shared = stack.enter_context(tempfile.TemporaryDirectory(prefix="warren-snapshots-"))
         os.environ[snapshots.VARIABLE] = shared
+        os.environ.setdefault("WARREN_NEMESIS_SEED", str(secrets.randbits(32)))  # what is tried again is the same round
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in RUNS]
         codes = _run_all(outputs)
         left = [_once_more(folders, code) for folders, code in zip(RUNS, codes, strict=True)]

@@ -22,8 +22,9 @@ from poold.lease.starting import PREFIX
 from poold.lease.terms import Action, Carry, PassOn, S, Seen, Take, is_alive, lapses_ns, left_by, living, plan, see
 from poold.lease.written import BadLease, Lease, Taken
 from poold.lifetimes import beside
+from poold.replica.errors import ReplicaError
 from poold.store import Store
-from poold.store.errors import Conflict, Corrupt, NoObject, Refused
+from poold.store.errors import Conflict, Corrupt, NoObject, Refused, Unreachable
 
 log = logging.getLogger("poold.lease")
 
@@ -31,6 +32,7 @@ MAX_HOSTS = 1000
 AT_ONCE = 8
 CHANGE_TRIES = 20  # of a lease whose holder renews it meanwhile
 REST_S, LONGEST_REST_S = 2.0, 300.0  # between two tries to carry on what could not be
+AWAY_S = 4.0  # at most, if only the store was away: tasks wait
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,9 @@ class Trouble:
     until_ns: int
 
 
-def rest_s(tries: int) -> float:
-    return float(min(REST_S * 2 ** min(tries - 1, 30), LONGEST_REST_S))
+def rest_s(tries: int, why: Exception | None = None) -> float:
+    longest = AWAY_S if isinstance(why, Unreachable | ReplicaError) else LONGEST_REST_S
+    return float(min(REST_S * 2 ** min(tries - 1, 30), longest))
 
 
 class Members:
@@ -215,9 +218,9 @@ class Members:
         except Exception as error:
             tries = 1 if before is None else before.tries + 1
             why = str(error) if isinstance(error, WarrenError) else f"{type(error).__name__}: {error}"
-            until_ns = self._now_ns() + int(rest_s(tries) * S)
-            self._troubles[(host, taken)] = Trouble(why, tries, until_ns)
-            told = {"host": host, "last": taken.last, "why": why, "tries": tries, "again_s": rest_s(tries)}
+            again_s = rest_s(tries, error)
+            self._troubles[(host, taken)] = Trouble(why, tries, self._now_ns() + int(again_s * S))
+            told = {"host": host, "last": taken.last, "why": why, "tries": tries, "again_s": again_s}
             log.error("a lost host cannot be carried on yet", extra=told, exc_info=not isinstance(error, WarrenError))
             return False
         self._troubles.pop((host, taken), None)

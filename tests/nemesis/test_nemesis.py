@@ -10,10 +10,9 @@ import json
 import os
 import random
 import shutil
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,7 @@ def test_whatever_goes_wrong_every_acknowledged_task_is_done_once_and_its_stream
 def _round(place: Place, load: Load, boxes: list[Box], nemesis: Nemesis) -> float:
     """The faults, and the time until all is calm after them."""
     players = [partial(play, load, boxes, number) for number in range(PLAYERS)]
-    with _supervised(place), load.going(*players):
+    with load.going(*players):
         with nemesis.at_work():
             time.sleep(LASTS_S)
         began = time.monotonic()
@@ -70,11 +69,7 @@ def _round(place: Place, load: Load, boxes: list[Box], nemesis: Nemesis) -> floa
 
 def _is_calm(place: Place, load: Load) -> bool:
     """All that was begun is over, every host lives, and no lost line is to be carried on."""
-    if not load.is_done():
-        return False
-    with contextlib.suppress(AssertionError):  # one has just ended, and is started again
-        return are_alive(place) and not _taken(place)
-    return False
+    return load.is_done() and are_alive(place) and not _taken(place)
 
 
 def _end_boxes(load: Load, boxes: Sequence[Box]) -> None:
@@ -86,18 +81,6 @@ def _end_boxes(load: Load, boxes: Sequence[Box]) -> None:
             if box.last is not None and box.last["state"] == "running":
                 use(load, box, chance)
             destroy(load, box, chance, give_up)
-
-
-@contextlib.contextmanager
-def _supervised(place: Place) -> Iterator[None]:
-    stop = threading.Event()
-    thread = threading.Thread(target=place.supervise, args=(stop,))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _taken(place: Place) -> bool:

@@ -13,6 +13,7 @@ from poold.lease.keeper import Keeper
 from poold.lease.members import Lost, Members, rest_s
 from poold.lease.terms import Begin
 from poold.lease.written import State
+from poold.replica.errors import ReplicaDamaged
 from poold.store import Blob
 from poold.store.errors import Unreachable
 
@@ -218,3 +219,5 @@ async def test_a_takeover_that_fails_however_costs_the_taking_host_nothing_and_i
 
 async def test_a_takeover_that_fails_is_tried_again_with_more_and_more_time_between() -> None:
     assert [rest_s(tries) for tries in (1, 2, 3, 20)] == [2.0, 4.0, 8.0, 300.0]
+    assert [rest_s(tries, Unreachable("away")) for tries in (1, 2, 3, 20)] == [2.0, 4.0, 4.0, 4.0]
+    assert rest_s(20, ReplicaDamaged("restoring", "a")) == 300.0

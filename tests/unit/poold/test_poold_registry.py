@@ -17,7 +17,7 @@ from poold.api.observe import is_ready, record
 from poold.registry import InFolder, Registry
 from tests.unit.poold.poold_host import MACHINE_MB, SLOTS, Host, open_host
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 @dataclass
