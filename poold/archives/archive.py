@@ -143,11 +143,16 @@ async def _failed(zstd: Process) -> HostFault:
 @contextlib.asynccontextmanager
 async def _running(argv: tuple[str, ...]) -> AsyncIterator[Process]:
     """The program, during the block. After the block it is gone."""
+    # In a session of its own: an interrupt at poold's terminal is for poold, which ends it in order.
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=PIECE, start_new_session=True)
+    )
     try:
-        # In a session of its own: an interrupt at poold's terminal is for poold, which ends it in order.
-        zstd = await asyncio.create_subprocess_exec(
-            *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=PIECE, start_new_session=True
-        )
+        zstd = await finish(starting)
+    except asyncio.CancelledError:
+        if not starting.cancelled() and starting.exception() is None:  # it runs, and nobody else knows of it
+            await finish(_end(starting.result()))
+        raise
     except OSError as error:
         hint = "install the package zstd" if isinstance(error, FileNotFoundError) else str(error)
         raise HostFault("starting", ZSTD[0], hint=hint) from error

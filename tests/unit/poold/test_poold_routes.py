@@ -39,6 +39,7 @@ WITHOUT_INPUT = {
     "/metrics",
     "/v1/usage",
     "/v1/host",
+    "/v1/templates",
     "/admin/status",
     "/admin/top",
     "/admin/lease",
