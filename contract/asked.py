@@ -4,11 +4,21 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from contract.fields import Fields
-from contract.models import MAX_METADATA_CHARS, MAX_PATH_BYTES, MAX_TIMEOUT_S, OWNER, USER_NAME, file_path
+from contract.models import (
+    HIBERNATE_KINDS,
+    MACHINE,
+    MAX_METADATA_CHARS,
+    MAX_PATH_BYTES,
+    MAX_TIMEOUT_S,
+    OWNER,
+    USER_NAME,
+    file_path,
+)
 from contract.query import Query
 from contract.states import State
 from contract.task_states import TaskState
 from contract.tasks import AGENTS
+from contract.workspaces import MAX_NAME_CHARS, MAX_VERSION, NAME
 
 MAX_PAGE = 1000
 DEFAULT_PAGE = 100
@@ -135,6 +145,64 @@ class FileAsked:
         return cls(*_file(query), mode=query.text("mode", max_chars=4, pattern=MODE, default=None))
 
 
+@dataclass(frozen=True)
+class WorkspacesAsked:
+    """A page of workspaces, by name, behind the one that `after` names."""
+
+    after: str | None
+    limit: int
+
+    @classmethod
+    def read(cls, query: Query) -> "WorkspacesAsked":
+        return cls(
+            after=query.text("after", max_chars=MAX_NAME_CHARS, pattern=NAME, default=None),
+            limit=query.integer("limit", low=1, high=MAX_PAGE, default=DEFAULT_PAGE),
+        )
+
+
+@dataclass(frozen=True)
+class VersionsAsked:
+    """A page of versions, newest first, of those older than `before`."""
+
+    before: int | None
+    limit: int
+
+    @classmethod
+    def read(cls, query: Query) -> "VersionsAsked":
+        return cls(
+            before=query.integer("before", low=1, high=MAX_VERSION, default=None),
+            limit=query.integer("limit", low=1, high=MAX_PAGE, default=DEFAULT_PAGE),
+        )
+
+
+@dataclass(frozen=True)
+class DiffAsked:
+    """What is different between two versions. `path`: in this file, as text."""
+
+    before: int | None  # None: what `after` was made from
+    after: int | None  # None: the newest
+    path: str | None
+    limit: int
+
+    @classmethod
+    def read(cls, query: Query) -> "DiffAsked":
+        return cls(
+            before=query.integer("from", low=1, high=MAX_VERSION, default=None),
+            after=query.integer("to", low=1, high=MAX_VERSION, default=None),
+            path=query.text("path", max_chars=MAX_PATH_BYTES, default=None),
+            limit=query.integer("limit", low=1, high=MAX_PAGE, default=MAX_PAGE),
+        )
+
+
+def restored_version(fields: Fields) -> int:
+    return fields.integer("version", low=1, high=MAX_VERSION)
+
+
+def is_discarded(query: Query) -> bool:
+    """Whether a sandbox ends also if its workspace cannot be saved."""
+    return query.text("discard", max_chars=1, choices=("0", "1"), default="0") == "1"
+
+
 def whose(query: Query) -> str | None:
     """The owner that an admin asks for: one, or `*` for all. None: the caller."""
     return query.text("owner", max_chars=64, pattern=rf"\*|{OWNER.pattern}", default=None)
@@ -159,6 +227,11 @@ def link_life_s(fields: Fields) -> int:
 
 def is_public(fields: Fields) -> bool:
     return fields.flag("public")
+
+
+def hibernate_kind(fields: Fields) -> str:
+    """What of a sandbox goes to the store."""
+    return fields.text("kind", max_chars=16, choices=HIBERNATE_KINDS, default=MACHINE)
 
 
 def nothing(_fields: Fields) -> None:

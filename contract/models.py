@@ -12,6 +12,7 @@ from contract.errors import BadField
 from contract.fields import Fields
 from contract.network import Network, Within
 from contract.states import State
+from contract.workspaces import MAX_NAME_CHARS, NAME, Workspace
 
 MAX_ENV = 256
 MAX_ENV_CHARS = 32_768
@@ -25,6 +26,9 @@ MAX_PATH_BYTES = 4_096
 MAX_STDIN_CHARS = 1 << 20
 MAX_PUBLIC_PORTS = 32
 MAX_PORT = 65_535
+# What of a sandbox goes to the store: all that it is, or its files alone, without what runs.
+MACHINE, FILES = "machine", "files"
+HIBERNATE_KINDS = (MACHINE, FILES)
 LOCAL_OWNER = "local"  # who asks without saying who they are
 OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -74,6 +78,7 @@ class Rules:
     on_timeout: str = "destroy"  # or "pause"
     idle_sec: int | None = None  # pause after so long without output, request or terminal; None: never
     hibernate_sec: int | None = None  # to the store after so long in pause; None: never
+    hibernate_kind: str = MACHINE  # what goes there then; or "files"
     paused_sec: int | None = None  # destroy after so long in pause, there or in the store; None: never
     auto_resume: bool = False  # on the next request
 
@@ -86,6 +91,7 @@ class RulesAsked:
     on_timeout: str | None = None
     idle_sec: int | None = None
     hibernate_sec: int | None = None
+    hibernate_kind: str | None = None
     paused_sec: int | None = None
     auto_resume: bool | None = None
 
@@ -96,6 +102,7 @@ class RulesAsked:
             on_timeout=fields.text("on_timeout", max_chars=16, choices=("pause", "destroy"), default=None),
             idle_sec=fields.integer("idle_sec", low=1, high=MAX_TIMEOUT_S, default=None),
             hibernate_sec=fields.integer("hibernate_sec", low=1, high=MAX_TIMEOUT_S, default=None),
+            hibernate_kind=fields.text("hibernate_kind", max_chars=16, choices=HIBERNATE_KINDS, default=None),
             paused_sec=fields.integer("paused_sec", low=1, high=MAX_TIMEOUT_S, default=None),
             auto_resume=fields.flag("auto_resume", default=None),
         )
@@ -122,6 +129,7 @@ class Hibernated:
     sha256: str  # of that
     bytes: int  # of all of it
     at_ms: int  # since when
+    kind: str = MACHINE  # what of it: all that it was, or its files alone
 
     @property
     def prefix(self) -> str:
@@ -129,7 +137,7 @@ class Hibernated:
         return self.key[: self.key.rindex("/") + 1]
 
     def view(self) -> dict[str, Any]:
-        return {"bytes": self.bytes, "at_ms": self.at_ms}
+        return {"bytes": self.bytes, "at_ms": self.at_ms, "kind": self.kind}
 
 
 @dataclass(frozen=True)
@@ -143,6 +151,9 @@ class CreateSandbox:
     metadata: dict[str, str]
     public_ports: tuple[int, ...] = ()
     network: Network | None = None  # as the key, the image or the host says
+    workspace: str | None = None  # the name of what its files are pulled from and saved to
+    template: str | None = None  # what a workspace without versions begins with
+    task: str | None = None  # for which a host makes it; no client says so
 
     @classmethod
     def parse(cls, body: bytes, limits: ShapeLimits) -> "CreateSandbox":
@@ -164,6 +175,8 @@ class CreateSandbox:
             metadata=fields.texts("metadata", max_chars=MAX_METADATA_CHARS, max_count=MAX_METADATA),
             public_ports=_public_ports(fields),
             network=Network.read_from(fields),
+            workspace=fields.text("workspace", max_chars=MAX_NAME_CHARS, pattern=NAME, default=None),
+            template=fields.text("template", max_chars=MAX_NAME_CHARS, pattern=NAME, default=None),
         )
 
 
@@ -221,7 +234,17 @@ class Sandbox:
     network: Network = field(default_factory=Network)  # what it may reach; the levels above may allow less
     within: tuple[Within, ...] = ()  # those of its key and its image, which it never gets out of
     hibernated: Hibernated | None = None  # where it is in the store, while it is there
+    workspace: Workspace | None = None  # what its files were made from, and where they are saved
     next: Next | None = None  # not in the ledger: it follows from the rest and from what is going on
+
+    def lost(self, reason: str) -> str:
+        """The reason of an end that nobody chose: what was saved of it is told, too."""
+        return f"{reason}; {self.workspace.last}" if self.workspace is not None and self.is_kept else reason
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its workspace has a name, and is saved."""
+        return self.workspace is not None and self.workspace.name is not None
 
     def view(self) -> dict[str, Any]:
         """The reply's JSON. The environment is never part of it."""
@@ -236,6 +259,7 @@ class Sandbox:
             "metadata": self.metadata,
             "public_ports": list(self.public_ports),
             "network": self.network.view(),
+            "workspace": None if self.workspace is None else self.workspace.view(),
             "created_ms": self.created_ms,
             "started_ms": self.started_ms,
             "paused_ms": self.paused_ms,

@@ -13,7 +13,7 @@ class State(StrEnum):
     STARTING = "starting"  # a machine is being claimed
     RUNNING = "running"
     PAUSED = "paused"  # its memory is on the host's disk
-    HIBERNATED = "hibernated"  # its memory is in the object store
+    HIBERNATED = "hibernated"  # its memory, or its files alone, are in the object store
     STOPPED = "stopped"
     ERROR = "error"
 
@@ -26,6 +26,7 @@ class Event(StrEnum):
     RESUME = "resume"
     PUT_BACK = "put_back"  # a resume that came to nothing: its memory is on disk as before
     FETCH = "fetch"  # what hibernated is on the host's disk again
+    RETURN = "return"  # a resume of files alone that came to nothing: they are in the store as before
     STOP = "stop"
     FAIL = "fail"
 
@@ -35,17 +36,28 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.STARTING: {
         Event.READY: State.RUNNING,
         Event.PUT_BACK: State.PAUSED,
+        Event.RETURN: State.HIBERNATED,
         Event.STOP: State.STOPPED,
         Event.FAIL: State.ERROR,
     },
-    State.RUNNING: {Event.PAUSE: State.PAUSED, Event.STOP: State.STOPPED, Event.FAIL: State.ERROR},
+    State.RUNNING: {
+        Event.PAUSE: State.PAUSED,
+        Event.HIBERNATE: State.HIBERNATED,  # its files alone
+        Event.STOP: State.STOPPED,
+        Event.FAIL: State.ERROR,
+    },
     State.PAUSED: {
         Event.RESUME: State.STARTING,
         Event.HIBERNATE: State.HIBERNATED,
         Event.STOP: State.STOPPED,
         Event.FAIL: State.ERROR,
     },
-    State.HIBERNATED: {Event.FETCH: State.PAUSED, Event.STOP: State.STOPPED, Event.FAIL: State.ERROR},
+    State.HIBERNATED: {
+        Event.FETCH: State.PAUSED,
+        Event.RESUME: State.STARTING,  # in another machine, with its files alone
+        Event.STOP: State.STOPPED,
+        Event.FAIL: State.ERROR,
+    },
     # A sandbox that failed can still be removed by its owner; its reason stays in the ledger.
     State.ERROR: {Event.STOP: State.STOPPED},
     State.STOPPED: {},
@@ -53,7 +65,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 # A machine may run for a sandbox in these states, and in no other.
 LIVE = frozenset({State.PENDING, State.STARTING, State.RUNNING})
-# A resume brings these back, with all that ran.
+# A resume brings these back; with all that ran, unless only files were kept.
 ASLEEP = frozenset({State.PAUSED, State.HIBERNATED})
 FINAL = frozenset(state for state, row in TRANSITIONS.items() if not row)
 

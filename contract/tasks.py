@@ -22,6 +22,7 @@ from contract.models import (
 )
 from contract.network import Network
 from contract.task_states import TaskState
+from contract.workspaces import MAX_NAME_CHARS, NAME
 
 AGENTS = ("mock", "claude", "codex", "cursor")
 ASKABLE = ("mock", "claude")  # those that ask before they use a tool
@@ -173,6 +174,7 @@ class CreateTask:
     retry_of: str | None = None
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
     retries: int | None = None  # machines that may be lost, and the task goes on in another one
+    workspace: str | None = None  # the name of what it works in, and what is saved at its end
 
     @classmethod
     def parse(cls, body: bytes, limits: ShapeLimits) -> "CreateTask":
@@ -211,6 +213,7 @@ class CreateTask:
             retry_of=fields.text("retry_of", max_chars=19, pattern=TASK.pattern, default=None),
             checkpoint=_inner(fields, "checkpoint", Checkpointing.read),
             retries=fields.integer("retries", low=0, high=MAX_RETRIES, default=None),
+            workspace=fields.text("workspace", max_chars=MAX_NAME_CHARS, pattern=NAME, default=None),
         )
 
     def checked(self) -> "CreateTask":
@@ -222,6 +225,8 @@ class CreateTask:
         for name, value in (("ref", self.ref), ("push", self.push or None), ("depth", self.depth or None)):
             if value is not None and self.repo is None:
                 raise BadField(name, value, "needs a repo")
+        if self.repo is not None and self.workspace is not None:
+            raise BadField("workspace", self.workspace, "cannot be had together with a repo: both are what it works in")
         return self
 
     def sandbox(self, network: Network | None, image: str | None) -> CreateSandbox:
@@ -235,6 +240,7 @@ class CreateTask:
             env={},
             metadata={},
             network=network,
+            workspace=self.workspace,
         )
 
 
@@ -310,6 +316,7 @@ class Task:
     prompt_chars: int | None = None  # of the whole prompt; None: it is all there
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
     retries: int = 0
+    workspace: str | None = None
     continued: int = 0  # machines that it has lost and went on without
 
     def view(self) -> dict[str, Any]:

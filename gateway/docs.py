@@ -24,6 +24,8 @@ EXAMPLES = {
     "name": "step-3.txt",
     "key_id": "KEY_ID",
     "port": "8000",
+    "workspace": "my-repl",
+    "version": "2",
 }
 
 STYLE = Path(__file__).with_name("docs.css")

@@ -6,6 +6,7 @@ from typing import Any
 
 from contract.models import ShapeLimits
 from contract.schema import DIALECT, Schema, parameters_of, schema_of, whole
+from contract.workspaces import MAX_VERSION, NAME
 from gateway.operations import Operation, task_views, views
 from gateway.operations.codes import Codes
 from gateway.operations.operation import JSON, OCTETS, Header, Reply
@@ -27,6 +28,8 @@ PARAMETERS: dict[str, Schema] = {
     "name": {"type": "string", "pattern": whole(task_views.ARTIFACT)},
     "key_id": {"type": "string", "pattern": whole("[0-9a-f]{64}")},
     "port": {"type": "integer", "minimum": 1, "maximum": 65535},
+    "workspace": {"type": "string", "pattern": whole(NAME)},
+    "version": {"type": "integer", "minimum": 1, "maximum": MAX_VERSION},
 }
 
 

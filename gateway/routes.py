@@ -11,7 +11,7 @@ from starlette.responses import Response
 from contract.ids import SANDBOX, TASK, sandbox_id, task_id
 from contract.keys import Scope
 from contract.tickets import Access
-from gateway.handlers import documents, jobs, keys, observe, ports, sandboxes, tasks
+from gateway.handlers import documents, jobs, keys, observe, ports, sandboxes, tasks, workspaces
 from gateway.operations import OPERATIONS as TABLE
 from gateway.operations.operation import STREAM
 from gateway.operations.task_views import ARTIFACT
@@ -111,6 +111,14 @@ OPERATIONS: Sequence[Operation] = (
     _answered("list_jobs", jobs.listed),
     _answered("get_job", jobs.get),
     _answered("stop_job", jobs.stop),
+    _answered("list_workspaces", workspaces.listed),
+    _answered("get_workspace", workspaces.get),
+    _answered("delete_workspace", workspaces.delete),
+    _answered("list_versions", workspaces.versions),
+    _answered("diff_versions", workspaces.diff),
+    _answered("read_version", workspaces.archive),
+    _answered("restore_version", workspaces.restore),
+    _answered("list_templates", workspaces.get),
     _answered("get_usage", observe.usage),
     _answered("list_hosts", observe.hosts),
     _answered("create_key", keys.create),
@@ -128,10 +136,11 @@ PASSED: Sequence[Passed] = (
     _passed("read_file", Access.READ),
     _passed("write_file", Access.WRITE),
     _passed("run_command", Access.WRITE, COMMAND_S),
-    _passed("pause_sandbox", Access.WRITE),
+    _passed("pause_sandbox", Access.WRITE, STORE_S),
     _passed("resume_sandbox", Access.WRITE, STORE_S),
     _passed("hibernate_sandbox", Access.WRITE, STORE_S),
     _passed("recover_drive", Access.READ, STORE_S),
+    _passed("save_workspace", Access.WRITE, STORE_S),
     _passed("set_timeout", Access.WRITE),
     _passed("set_port", Access.WRITE),
     _passed("get_network", Access.READ),

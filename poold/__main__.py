@@ -35,6 +35,8 @@ The daemon of one Warren host. When it is stopped, sandboxes run on, and the nex
   POOLD_REGISTRY     folder for this host's record         none
   POOLD_LEASE_SEC    this host goes on so long without     10
                      the store that it shares with others
+  POOLD_IMDS         off, auto or http://ADDRESS: where    off
+                     a spot instance learns of its end
   POOLD_ADVERTISE    address for gateways                  made from POOLD_LISTEN
   POOLD_ENGINE       qemu, or local (isolates nothing)     qemu
   POOLD_STATE_DIR    ledger, snapshots, drives             /var/lib/warren

@@ -14,24 +14,21 @@ from contract.network import CIDR, HOST, MAX_MB, HostRule, Limits, Mode, NetRule
 from contract.settings import BadSetting, Settings
 from contract.tasks import MAX_RETRIES, Checkpointing
 from poold.errors import ConfigError
+from poold.git_author import USUAL_AUTHOR, GitAuthor, read_author
+from poold.workspace_config import WorkspacesConfig
 
 DEFAULT_STATE_DIR = Path("/var/lib/warren")
 ENGINES = ("qemu", "local")
 DURABILITIES = ("replicated", "local")
 GROUP = re.compile(r"[a-z][a-z0-9-]{0,63}")
 POOL_ENTRY = re.compile(r"([a-z][a-z0-9_-]*)=([0-9]{1,6})(?:-([0-9]{1,6}))?")
-# What git takes in a name and an address: no angle brackets, nothing that ends a line.
-_SEEN = r"[^<>\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
-AUTHOR = re.compile(
-    rf"(?P<name>(?!\s){_SEEN}{{1,128}}?) <(?P<email>(?:(?![\s@]){_SEEN}){{1,64}}@(?:(?![\s@]){_SEEN}){{1,190}})>"
-)
-USUAL_AUTHOR = "Warren <agent@warren.invalid>"
 BRANCH_PATTERN = re.compile(r"[A-Za-z0-9._/*?@+-]{1,255}")
 _PART = r"[A-Za-z0-9_@][A-Za-z0-9._@-]{0,63}"
 S3_PLACE = re.compile(
     rf"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9])(?:/(?P<prefix>{_PART}(?:/{_PART}){{0,2}}))?/?"
 )
 ENCRYPTION = re.compile(r"|AES256|aws:kms(?::[A-Za-z0-9:/_-]{1,2048})?")
+IMDS = re.compile(r"off|auto|http://[0-9.]{7,15}(?::[0-9]{1,5})?")
 USUAL_PROTECTED = "main,master,release/*"
 
 
@@ -87,14 +84,6 @@ class EgressConfig:
     private_nets: tuple[NetRule, ...]
     guest_ca: Path | None  # a certificate that guests trust
     clients: Mapping[str, str] = field(repr=False)  # the environment, for what it says of clients of registries
-
-
-@dataclass(frozen=True)
-class GitAuthor:
-    """Whose name stands on commits."""
-
-    name: str
-    email: str
 
 
 @dataclass(frozen=True)
@@ -161,8 +150,10 @@ class Config:
     cgroup: str  # the name of our control groups
     egress: EgressConfig
     tasks: TasksConfig
+    workspaces: WorkspacesConfig
     store: Path | S3Config | None  # what hosts share; None: this one is alone
     lease_s: int  # how long this host goes on without the store
+    imds: str  # where this host learns that it is to go: off, auto or an address
     durability: str  # what is acknowledged is in the store (replicated), or on this host's disk (local)
     environ: Mapping[str, str] = field(repr=False)  # for AWS's own settings, which other programs read, too
     guest_path: Path  # the guest's package, for the local engine
@@ -219,8 +210,10 @@ class Config:
             cgroup=read.group("POOLD_CGROUP", _group_of(state_dir)),
             egress=read.egress(),
             tasks=read.tasks(store if isinstance(store, Path) else state_dir / "store", isinstance(store, Path)),
+            workspaces=WorkspacesConfig.read(read),
             store=store,
             lease_s=read.integer("POOLD_LEASE_SEC", 10, 2, 3600),
+            imds=read.matching("POOLD_IMDS", IMDS, "off", told="be off, auto or http://ADDRESS"),
             durability=read.durability("POOLD_DURABILITY", store),
             environ=environ,
         )
@@ -303,7 +296,7 @@ class _Reader(Settings):
             store=store,
             is_shared=is_shared,
             secrets=self._folder("POOLD_SECRETS"),
-            author=self._author("POOLD_GIT_AUTHOR"),
+            author=read_author("POOLD_GIT_AUTHOR", self._environ.get("POOLD_GIT_AUTHOR", USUAL_AUTHOR)),
             protected=self._branches("POOLD_GIT_PROTECTED"),
             prices=self.path("POOLD_PRICES"),
             queue=self.integer("POOLD_TASKS_QUEUE", 1000, 1, 1_000_000),
@@ -320,13 +313,6 @@ class _Reader(Settings):
         if folder is not None and not folder.is_dir():
             raise BadSetting(f"{name} must be a folder, got {self._environ[name]!r}")
         return folder
-
-    def _author(self, name: str) -> GitAuthor:
-        text = self._environ.get(name, USUAL_AUTHOR)
-        match = AUTHOR.fullmatch(text)
-        if match is None:
-            raise BadSetting(f"{name} must be like 'Name <mail@example.com>', got {text!r}")
-        return GitAuthor(match["name"], match["email"])
 
     def _branches(self, name: str) -> tuple[str, ...]:
         """An empty text protects nothing."""

@@ -14,8 +14,13 @@ from poold import reconcile
 from poold.api.observe import is_ready, measure, record
 from poold.api.services import Facts, Services
 from poold.api.tickets import Refusals, Tickets
-from poold.cluster import alone, joined
+from poold.cluster import Cluster, alone, joined
 from poold.config import Config
+from poold.drain import Departure, Drained, Returning
+from poold.drain import Means as DrainMeans
+from poold.drain.imds import ImdsPlace
+from poold.drain.outcomes import Outcomes
+from poold.drain.spot import Spot
 from poold.egress.proxies import Proxies
 from poold.egress.proxy.dial import HostResolver, connect, is_own
 from poold.egress.registries import Registries, read_registries
@@ -23,10 +28,10 @@ from poold.errors import ConfigError
 from poold.ground import Ground, open_ground, open_proxies
 from poold.lease import wardens
 from poold.lease.members import Lost
-from poold.ledger import sandboxes
+from poold.ledger import drains, sandboxes
 from poold.lifetimes import beside
 from poold.metrics import Metrics
-from poold.opened import open_ledger
+from poold.opened import Opened, open_ledger
 from poold.pool import Outfit, Places, Pool
 from poold.pressure import Threshold, Thresholds
 from poold.registry import Registry
@@ -45,6 +50,7 @@ from poold.tasks.escrow import Escrow
 from poold.tasks.posting import Ways, post
 from poold.tasks.prices import read_prices
 from poold.upkeep import upkeep
+from poold.workspaces import open_shelf, templates
 
 log = logging.getLogger("poold")
 
@@ -82,6 +88,7 @@ async def run(
         open_depot(
             config.state_dir, cluster.shared, ground.engine, ground.images, ledger=opened.ledger, sources=sources
         ) as depot,
+        open_shelf(config.workspaces, config.state_dir, cluster.shared, sources.now_ms) as shelf,
     ):
         ledger, membership = opened.ledger, cluster.membership
         if membership.keeper is not None and ground.cgroups is not None:
@@ -89,16 +96,24 @@ async def run(
         watch = Watch(config.state_dir, metrics, _thresholds(config))
         gate = partial(_gate, membership.check, watch.gate)
         pool = _pool(config, ground, _places(config, ground, sources, proxies), metrics, gate)
-        means = Means(ledger, pool, ground.images, sources, metrics, _network(config, clients), depot)
+        means = Means(ledger, pool, ground.images, sources, metrics, _network(config, clients), depot, shelf)
         async with (
             pool.running(),
             watch.running(pool.keeper.strain),
             Sandboxes(means, Defaults(config.default_image, config.rules)).running() as host,
             upkeep(ledger, config, sources.now_ms),
         ):
+            drained, under_way = Drained(config.state_dir), await ledger.read(drains.under_way)
+            host.is_draining = bool(drained) or under_way is not None
             await reconcile.take_over(todo, means, host, ground.slot_of, recovery)
-            async with _open_tasks(config, means, host, cluster.shared) as tasks:
-                carrying.begin(_heir(config, means, host, tasks))
+            await templates.ship(shelf, __version__)
+            async with (
+                _returning(config, means, host, cluster.shared).running() as returning,
+                _open_tasks(config, means, host, cluster.shared, halted=under_way is not None) as tasks,
+            ):
+                carrying.begin(_heir(config, means, host, tasks, returning))
+                drain = _drain_means(config, means, host, tasks, cluster=cluster, opened=opened, drained=drained)
+                departure = Departure(drain, returning, under_way)
                 found = Services(
                     host,
                     pool,
@@ -112,6 +127,7 @@ async def run(
                     _tickets(config, sources),
                     Refusals(ledger, metrics, now_ms=sources.now_ms),
                     tasks,
+                    departure=departure,
                     replica=opened.replica,
                     membership=membership,
                 )
@@ -123,7 +139,7 @@ async def run(
 async def _serve(
     config: Config, found: Services, carrying: Carrying, stop: asyncio.Event, ready: Callable[[], None]
 ) -> None:
-    async with serving(found, config), _beating(config, found), _among_others(found, carrying):
+    async with serving(found, config), _beating(config, found), _among_others(found, carrying), _leaving(config, found):
         log.info("serving", extra={"address": f"{config.host}:{config.port}", "engine": config.engine})
         ready()
         await stop.wait()
@@ -142,14 +158,17 @@ def _tickets(config: Config, sources: Sources) -> Tickets:
 
 
 @contextlib.asynccontextmanager
-async def _open_tasks(config: Config, means: Means, host: Sandboxes, shared: Shared | None) -> AsyncIterator[Tasks]:
+async def _open_tasks(
+    config: Config, means: Means, host: Sandboxes, shared: Shared | None, *, halted: bool
+) -> AsyncIterator[Tasks]:
     """Checkpoints are in what hosts share; of a host that is alone, on its own disk."""
     async with contextlib.AsyncExitStack() as stack:
         if shared is None:
             store: Store = await stack.enter_async_context(open_folder(config.tasks.store))
         else:
             store = shared.store
-        yield await stack.enter_async_context((await _tasks(config, means, host, store, shared)).running())
+        tasks = await _tasks(config, means, host, store, shared)
+        yield await stack.enter_async_context(tasks.running(halted=halted))
 
 
 async def _tasks(config: Config, means: Means, host: Sandboxes, store: Store, shared: Shared | None) -> Tasks:
@@ -184,15 +203,45 @@ async def _escrow(config: Config, shared: Shared | None) -> Escrow | None:
     return Escrow(shared.store, Seal(await asyncio.to_thread(config.pki.seal.read_bytes)), shared.cluster)
 
 
-def _heir(config: Config, means: Means, host: Sandboxes, tasks: Tasks) -> Heir:
+def _heir(config: Config, means: Means, host: Sandboxes, tasks: Tasks, returning: Returning) -> Heir:
     async def go_on(kind: str, one: str) -> None:
         if kind == "task":
             await tasks.adopt(one)
         else:
             host.wait_for(await host.get(one))
+            await returning.add(one)
 
     folder, forget = config.state_dir / "takeovers", partial(accepted.forget, config.state_dir)
     return Heir(means.ledger, folder, partial(newest, config), go_on, means.sources.now_ms, forget)
+
+
+def _returning(config: Config, means: Means, host: Sandboxes, shared: Shared | None) -> Returning:
+    return Returning(config.name, means.ledger, host, None if shared is None else Outcomes(shared.store))
+
+
+def _drain_means(
+    config: Config,
+    means: Means,
+    host: Sandboxes,
+    tasks: Tasks,
+    *,
+    cluster: Cluster,
+    opened: Opened,
+    drained: Drained,
+) -> DrainMeans:
+    return DrainMeans(
+        config.name,
+        means.ledger,
+        host,
+        tasks,
+        means.pool,
+        means.metrics,
+        means.sources,
+        drained,
+        cluster.membership,
+        store=None if cluster.shared is None else cluster.shared.store,
+        cover=None if opened.replica is None else opened.replica.cover,
+    )
 
 
 async def _restore(config: Config, lost: Lost) -> None:
@@ -302,6 +351,20 @@ async def _among_others(found: Services, carrying: Carrying) -> AsyncIterator[No
         return
     keeper.record_from(partial(record, found))
     async with members.watching(), beside(carrying.finish_others()):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _leaving(config: Config, found: Services) -> AsyncIterator[None]:
+    """This host may be drained, by its operator or since its instance is to go."""
+    place, departure = ImdsPlace.of(config.imds), found.departure
+    async with contextlib.AsyncExitStack() as stack:
+        if departure is not None:
+            await stack.enter_async_context(departure.running())
+        if departure is not None and place is not None:
+            now_ms = found.sandboxes.now_ms
+            spot = Spot(place, departure, found.sandboxes, found.ledger, found.metrics, now_ms=now_ms)
+            await stack.enter_async_context(beside(spot.watch()))
         yield
 
 

@@ -237,6 +237,7 @@ def _of_host(name: str, address: str) -> dict[str, str]:
         "POOLD_REGISTRY": str(REGISTRY),
         "POOLD_PKI": str(FOLDER / name / "pki"),
         **({"POOLD_STORE": f"s3://{devstore.BUCKET}/up", **s3_server().client()} if STORE else {}),
+        **({} if STORE else {"POOLD_WORKSPACES": str(FOLDER / "workspaces")}),
     }
 
 

@@ -13,6 +13,8 @@ from contract.models import Shape
 from contract.network import Network
 from poold.errors import HostFault
 
+HOST_KEY = "host"  # of the computer that the local engine runs on
+
 
 @dataclass(frozen=True)
 class Image:
@@ -97,4 +99,4 @@ class HostImages(Images):
         if name != "host":
             raise BadField("image", name, "must be 'host' with the local engine")
         nothing = Path("/dev/null")
-        return Image("host", "host", nothing, nothing, nothing, Shape("host", 1, 256, 1024))
+        return Image("host", HOST_KEY, nothing, nothing, nothing, Shape("host", 1, 256, 1024))

@@ -233,6 +233,15 @@ class Metrics:
             "Ends of a lease before this start, by who killed the machines",
             by=("poold", "warden"),
         )
+        self.drains_total = self._counter(
+            "drains_total", "Drains of this host that move everything", outcome=("begun", "moved", "partly", "undone")
+        )
+        self.draining = self._gauge("draining", "1 while the host takes nothing new, for it is being or was emptied")
+        self.spot_notices_total = self._counter(
+            "spot_notices_total",
+            "Notices in the instance's metadata that the host is to go",
+            kind=("terminate", "stop", "hibernate", "rebalance", "other"),
+        )
         self.takeover_troubles = self._gauge(
             "takeover_troubles", "Lost hosts whose lease this one has taken, and whose ledger it cannot carry on yet"
         )

@@ -10,6 +10,7 @@ from poold.ledger.covering import Replication
 from poold.metrics import Metrics
 from poold.replica import Litestream, Replica, replica_of
 from poold.replica.litestream import Places, folder_of
+from poold.replica.target import warn_of_untold
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ async def _replica(
             metrics.ledger_replica_sync_seconds.observe(took_s)
 
     places = Places(config.ledger_path, folder_of(config.state_dir), config.run_dir, epoch)
-    litestream = Litestream(places, replica_of(config.store, config.name, epoch), config.environ)
+    target = replica_of(config.store, config.name, epoch)
+    warn_of_untold(target)
+    litestream = Litestream(places, target, config.environ)
     async with Replica(litestream, observe, now_ms).running() as replica:
         yield replica
 

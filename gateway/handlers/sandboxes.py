@@ -5,7 +5,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contract.asked import ListAsked
+from contract.asked import ListAsked, is_discarded
 from contract.errors import WrongState
 from contract.fields import Fields
 from contract.ids import sandbox_id
@@ -19,7 +19,7 @@ from gateway.hosts import Answer
 from gateway.replies import json_reply, read_body
 from gateway.services import Call, call_of
 
-DESTROY_S = 120.0
+DESTROY_S = 3600.0  # its workspace is saved first
 
 
 async def create(request: Request) -> Response:
@@ -42,12 +42,14 @@ async def destroy(request: Request) -> Response:
     """Destroys to the end, also if the client leaves meanwhile; then its room is the owner's again."""
     call = call_of(request)
     call.sandbox = sandbox_id(request.path_params["sandbox_id"])
-    answer = await asyncio.shield(call.services.background.start(_destroyed(call, call.sandbox)))
+    discard = read_query(request, is_discarded)
+    answer = await asyncio.shield(call.services.background.start(_destroyed(call, call.sandbox, discard=discard)))
     return json_reply(answer.or_raise())
 
 
-async def _destroyed(call: Call, sandbox: str) -> Answer:
-    answer = await on_its_host(call, "DELETE", sandbox, f"/v1/sandboxes/{sandbox}", Access.WRITE, limit_s=DESTROY_S)
+async def _destroyed(call: Call, sandbox: str, *, discard: bool) -> Answer:
+    target = f"/v1/sandboxes/{sandbox}" + ("?discard=1" if discard else "")
+    answer = await on_its_host(call, "DELETE", sandbox, target, Access.WRITE, limit_s=DESTROY_S)
     if answer.status < 300:
         owner = answer.value.get("owner", call.who.owner)
         await call.services.quotas.release(owner, [sandbox])

@@ -8,11 +8,12 @@ from gateway.operations.operating import OPERATING, PAGES
 from gateway.operations.operation import Operation
 from gateway.operations.sandboxes import SANDBOXES
 from gateway.operations.tasks import TASKS
+from gateway.operations.workspaces import WORKSPACES
 
 __all__ = ["OPERATIONS", "Operation"]
 
 OPERATIONS: tuple[Operation, ...] = (
-    *(*SANDBOXES, *INSIDE, *BROWSER, *NETWORK),
+    *(*SANDBOXES, *INSIDE, *BROWSER, *NETWORK, *WORKSPACES),
     *(*TASKS, *JOBS),
     *(*OPERATING, *PAGES),
 )

@@ -41,6 +41,18 @@ STORE: Codes = {
     500: ("hibernation_damaged", "hibernation_refused", "store_corrupt", "store_refused", "no_object"),
     503: ("store_unreachable", "store_full"),
 }
+WORKSPACE: Codes = together(
+    STORE,
+    {
+        400: ("bad_field",),
+        404: ("not_found",),
+        409: ("wrong_state",),
+        413: ("workspace_too_large",),
+        500: ("workspace_damaged",),
+        502: ("bad_archive",),
+        503: ("workspace_unsaved", "no_capacity"),
+    },
+)
 FILE: Codes = together(
     GUEST,
     {

@@ -5,7 +5,7 @@ from contract.keys import Scope
 from contract.models import USUAL_SHAPES, USUAL_TIMEOUT_S, CreateSandbox
 from contract.schema import closed, or_null
 from gateway.operations import views
-from gateway.operations.codes import BODY, FOUND, GUEST, HOSTS, QUERY, STORE, together
+from gateway.operations.codes import BODY, FOUND, GUEST, HOSTS, QUERY, STORE, WORKSPACE, together
 from gateway.operations.operation import JSON, PLAIN, STREAM, ZSTD, Header, Operation, Reply, json_reply
 
 ONE = "/v1/sandboxes/{sandbox_id}"
@@ -32,6 +32,7 @@ CREATE_MEANS = {
     "on_timeout": "what happens then; without it, `destroy`, unless your operator has another rule for you",
     "idle_sec": "pause it after so long without a request, an open terminal or output; without it, never",
     "hibernate_sec": "put it into the object store after so long in pause; without it, never",
+    "hibernate_kind": "what goes there then: `machine`, all that it is, or `files` alone; without it, `machine`",
     "paused_sec": "destroy it after so long in pause, on disk or in the store; without it, never",
     "auto_resume": "whether a command, a file, a terminal or a look at its log brings it back from a pause",
     "env": "variables for every command in it; never shown again",
@@ -39,7 +40,13 @@ CREATE_MEANS = {
     "public_ports": "ports that anybody may reach by their preview address, without a key",
     "network": "what it may reach; without it, what your key, the image or the host says: nothing, unless that was "
     "changed. The fields are those of `PUT …/network`",
+    "workspace": "a name of yours: what was saved under it last is in /workspace when this is answered, and what is "
+    "there at the end is saved under it. Without it, nothing is saved",
+    "template": "what /workspace begins with, if there is no workspace or nothing was saved of it yet",
 }
+
+# What files alone may be refused for, besides.
+FILES_ALONE = {409: ("run_under_way",), 413: ("archive_too_large",), 502: ("bad_archive",)}
 
 SANDBOXES = (
     Operation(
@@ -66,7 +73,9 @@ SANDBOXES = (
         has_limits=True,
         means=CREATE_MEANS,
         headers={"Idempotency-Key": Header("what you like; another one for every new sandbox", asked.IDEMPOTENCY_KEY)},
-        errors=together(BODY, GUEST, {500: ("create_failed",), 422: ("key_reused",), 429: ("pool_exhausted",)}),
+        errors=together(
+            BODY, GUEST, WORKSPACE, {500: ("create_failed",), 422: ("key_reused",), 429: ("pool_exhausted",)}
+        ),
         example={"image": "python", "timeout_sec": 3600, "metadata": {"team": "red"}},
     ),
     Operation(
@@ -119,7 +128,12 @@ SANDBOXES = (
         "Destroy a sandbox",
         {200: json_reply("the sandbox, stopped; a second time too", views.ref("Sandbox"))},
         Scope.SANDBOXES,
-        errors=GUEST,
+        about="Its workspace, if it has one, is saved first. If that cannot be done, this is answered with 503 "
+        "`workspace_unsaved`: the sandbox is there still, and ends as soon as it can be saved.",
+        query=asked.is_discarded,
+        means={"discard": "1: end it now, whatever was not saved of its workspace is lost"},
+        errors=together(QUERY, GUEST, WORKSPACE),
+        example="discard=0",
     ),
     Operation(
         "pause_sandbox",
@@ -142,8 +156,9 @@ SANDBOXES = (
         "Resume a paused or hibernated sandbox",
         {200: json_reply("the sandbox, running", views.ref("Sandbox"))},
         Scope.SANDBOXES,
-        about="One that hibernates is fetched from the object store first. If a part of it is missing or damaged "
-        "there, the error names the part, and the sandbox stays as it is.",
+        about="One that hibernates is fetched from the object store first; one of which only files were kept comes "
+        "back in a fresh machine. If a part of it is missing or damaged there, the error names the part, and the "
+        "sandbox stays as it is.",
         body=asked.nothing,
         errors=together(BODY, GUEST, STORE),
     ),
@@ -157,9 +172,14 @@ SANDBOXES = (
         Scope.SANDBOXES,
         about="One that runs is paused first. It is written to the store, read back from there, and only then removed "
         "from its host's disk; if that fails, it is paused. Only what it changed is stored. A resume brings it back, "
-        "with all that ran. Doing it twice changes nothing.",
-        body=asked.nothing,
-        errors=together(BODY, GUEST, STORE),
+        "with all that ran. Doing it twice changes nothing. With `files` its programs are ended (SIGTERM, five "
+        "seconds, SIGKILL) and only its files are stored, which is much less; a resume is a fresh machine of the same "
+        "image with those files, the same id, environment, network and ports, and nothing that ran. If that fails, it "
+        "runs on without its programs.",
+        body=asked.hibernate_kind,
+        means={"kind": "what of it: `machine`, all that it is, or `files` alone"},
+        example={"kind": "files"},
+        errors=together(BODY, GUEST, STORE, FILES_ALONE),
     ),
     Operation(
         "recover_drive",
@@ -169,14 +189,17 @@ SANDBOXES = (
         "Read the disk of a hibernated sandbox",
         {
             200: Reply(
-                "an image of an ext4 file system, in zstd",
+                "an image of an ext4 file system, or an archive (tar) if only files were kept, in zstd",
                 {ZSTD: views.BYTES},
-                {"X-Warren-Damaged": "the parts that are missing in it, with commas between; without it, it is whole"},
+                {
+                    "X-Warren-Damaged": "the parts that are missing, with commas between; without it, it is whole",
+                    "X-Warren-Kind": "`machine` or `files`",
+                },
             )
         },
         Scope.SANDBOXES,
         about="For a sandbox that cannot be resumed: its files, without what ran. Where a part is damaged in the store "
-        "the image has zeros. What it had not written to its disk yet when it was paused is not in it.",
+        "there are zeros. What it had not written to its disk yet when it was paused is not in it.",
         errors=together(FOUND, STORE, {409: ("wrong_state",)}),
     ),
     Operation(

@@ -62,6 +62,8 @@ TASK_MEANS = {
     f"{' and '.join(ASKABLE)} only), the push, hosts that the policy refuses, and whenever so much more was spent. A "
     "machine that waits for longer than `pause_after_sec` is saved to disk",
     "checkpoint": "its work is kept in the store after so many steps or minutes, and after each commit; both 0: never",
+    "workspace": "in place of a repository: a name of yours. What was saved under it last is what the agent begins "
+    "with, and what is there at the end is saved under it",
     "retries": "so many machines may be lost, and it goes on in another one; without it, as many as the host says",
     "keep_minutes": "keep the sandbox for so long after the end",
     "webhook": "who is told of the end. The secret signs what is sent, and is never shown",

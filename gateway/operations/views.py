@@ -7,10 +7,11 @@ from contract.egress import VERDICTS, VIAS
 from contract.hosts import Host
 from contract.ids import SANDBOX
 from contract.keys import Key
-from contract.models import Next, Rules
+from contract.models import HIBERNATE_KINDS, Next, Rules
 from contract.network import Network
 from contract.schema import Schema, closed, or_null, shape_of, whole
 from contract.states import State
+from contract.workspaces import Change, Saved, Summary, Template, Version
 from gateway.operations.task_views import TASK_SCHEMAS
 
 TEXT: Schema = {"type": "string"}
@@ -49,11 +50,12 @@ SANDBOX_VIEW = closed(
         "metadata": {"type": "object", "additionalProperties": TEXT},
         "public_ports": listed({"type": "integer", "minimum": 1, "maximum": 65535}),
         "network": NETWORK,
+        "workspace": {"anyOf": [{"$ref": "#/components/schemas/WorkspaceOfSandbox"}, {"type": "null"}]},
         "created_ms": AT_MS,
         "started_ms": or_null(AT_MS),
         "paused_ms": or_null(AT_MS),
         "hibernated": {
-            **or_null(closed({"bytes": COUNT, "at_ms": AT_MS})),
+            **or_null(closed({"bytes": COUNT, "at_ms": AT_MS, "kind": {"type": "string", "enum": [*HIBERNATE_KINDS]}})),
             "description": "what it has in the object store, and since when, while it is there",
         },
         "ended_ms": or_null(AT_MS),
@@ -63,6 +65,23 @@ SANDBOX_VIEW = closed(
         "reason": or_null(TEXT),
     }
 )
+
+WORKSPACE_OF_SANDBOX = closed(
+    {
+        "name": {**or_null(TEXT), "description": "null: its files are not saved"},
+        "from_version": {**or_null(COUNT), "description": "that it was made from"},
+        "saved_version": {**or_null(COUNT), "description": "the last one that it saved"},
+        "template": {**or_null(TEXT), "description": "that it was made from"},
+    }
+)
+SAVED: Schema = {
+    **shape_of(Saved),
+    "properties": {
+        **shape_of(Saved)["properties"],
+        "workspace": {"$ref": "#/components/schemas/WorkspaceOfSandbox"},
+        "version": {**or_null(COUNT), "description": "null: there are no files, and never were"},
+    },
+}
 
 OUTPUT = closed(
     {
@@ -155,6 +174,11 @@ HOST = closed(
 
 SCHEMAS: dict[str, Schema] = {
     "Sandbox": SANDBOX_VIEW,
+    "WorkspaceOfSandbox": WORKSPACE_OF_SANDBOX,
+    "Workspace": shape_of(Summary),
+    "Version": shape_of(Version),
+    "Change": shape_of(Change),
+    "Template": shape_of(Template),
     **TASK_SCHEMAS,
     "Output": OUTPUT,
     "Event": EVENT,

@@ -77,7 +77,7 @@ class _Telling:
         changes = checkpoints.difference(before, index)
         yield checkpoints.removed_member(changes.gone)
         left = limit
-        async with contextlib.aclosing(self._tar(changes.present)) as output:
+        async with contextlib.aclosing(tar_of(self._guest, self._places, changes.present)) as output:
             async for piece in output:
                 left -= len(piece)
                 if left < 0:
@@ -90,23 +90,23 @@ class _Telling:
             return
         raise RefusedError("internal", "the checkpoint took too long: the agent goes on")
 
-    async def _tar(self, names: list[bytes]) -> AsyncGenerator[bytes, None]:
-        account = self._guest.accounts.find("root" if os.geteuid() == 0 else None)
-        with checkpoints.doors(self._places) as folder:
-            program = Program("tar", _CREATE, _ENV, folder, account, stdin=True)
-            async with self._guest.git.children.running(program) as running, asyncio.TaskGroup() as group:
-                feeding = group.create_task(running.feed(b"".join(name + b"\0" for name in names)))
-                async with contextlib.aclosing(running.output()) as output:
-                    async for piece in output:
-                        yield piece
-                feeding.cancel()
-            _check(running, "a checkpoint")
 
-
-def _check(running: Running, what: str) -> None:
-    if running.code not in (0, _CHANGED):
-        said = running.errors.decode("utf-8", "replace").strip()[-500:]
-        raise RefusedError("internal", f"{what} failed: {said}")
+async def tar_of(
+    guest: Guest, places: tuple[Root, ...], names: list[bytes], options: tuple[str, ...] = ()
+) -> AsyncGenerator[bytes, None]:
+    """The files `names`, which are below `places`, as a tar stream."""
+    account = guest.accounts.find("root" if os.geteuid() == 0 else None)
+    with checkpoints.doors(places) as folder:
+        program = Program("tar", (*options, *_CREATE), _ENV, folder, account, stdin=True)
+        async with guest.git.children.running(program) as running, asyncio.TaskGroup() as group:
+            feeding = group.create_task(running.feed(b"".join(name + b"\0" for name in names)))
+            async with contextlib.aclosing(running.output()) as output:
+                async for piece in output:
+                    yield piece
+            feeding.cancel()
+        if running.code not in (0, _CHANGED):
+            said = running.errors.decode("utf-8", "replace").strip()[-500:]
+            raise RefusedError("internal", f"reading the files failed: {said}")
 
 
 async def restore(guest: Guest, request: Request) -> Answer:
@@ -118,16 +118,17 @@ async def restore(guest: Guest, request: Request) -> Answer:
     places = checkpoints.roots(guest.workspace, guest.session_home, ())
     async with guest.checkpoints.turn:
         with checkpoints.staged(guest.checkpoints.staging) as folder:
-            await _unpack(guest, request, folder)
+            await extract(guest, request, folder, "checkpoint")
             await guest.in_thread(_apply, places, folder, is_whole)
         if is_last:
             await guest.in_thread(checkpoints.unlock, guest.workspace)
     return Answer()
 
 
-async def _unpack(guest: Guest, request: Request, folder: str) -> None:
+async def extract(guest: Guest, request: Request, folder: str, what: str, options: tuple[str, ...] = ()) -> None:
+    """Unpack the body in `folder`, which is empty. Raises `bad_request` if it is none."""
     account = guest.accounts.find("root" if os.geteuid() == 0 else None)
-    program = Program("tar", _EXTRACT, _ENV, folder, account, stdin=True)
+    program = Program("tar", (*options, *_EXTRACT), _ENV, folder, account, stdin=True)
     async with guest.git.children.running(program) as running, asyncio.TaskGroup() as group:
         reading = group.create_task(_drain(running))
         with contextlib.suppress(_NotWanted):
@@ -138,7 +139,7 @@ async def _unpack(guest: Guest, request: Request, folder: str) -> None:
         await reading
     if running.code != 0:
         said = running.errors.decode("utf-8", "replace").strip()[-500:]
-        raise RefusedError("bad_request", f"the body is no checkpoint: {said}")
+        raise RefusedError("bad_request", f"the body is no {what}: {said}")
 
 
 class _NotWanted(Exception):

@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from warren_guest.paths import make_own_folder
 from warren_guest.trees import Changes, Index, Root, compare
@@ -22,6 +22,9 @@ REMOVED = "removed"
 SECRET = frozenset({b"home/.claude/.credentials.json", b"home/.codex/auth.json"})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REMOVED_LIMIT = 64 << 20
+
+# What else of a folder goes to the one that is there already, by their descriptors.
+Keep = Callable[[int, int], None]
 
 
 class Checkpoints:
@@ -64,10 +67,14 @@ def doors(places: tuple[Root, ...]) -> Iterator[str]:
 
 def removed_member(names: list[bytes]) -> bytes:
     """The first file of a stream."""
+    return file_member(REMOVED, b"".join(name + b"\0" for name in names))
+
+
+def file_member(name: str, data: bytes) -> bytes:
+    """A file of a stream that is none on disk."""
     import tarfile
 
-    data = b"".join(name + b"\0" for name in names)
-    header = tarfile.TarInfo(REMOVED)
+    header = tarfile.TarInfo(name)
     header.size, header.mode = len(data), 0o600
     return header.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % tarfile.BLOCKSIZE)
 
@@ -104,7 +111,7 @@ def clear(places: tuple[Root, ...], folder: str) -> None:
                 _remove(fd, name)
 
 
-def apply(places: tuple[Root, ...], folder: str) -> None:
+def apply(places: tuple[Root, ...], folder: str, keep: Keep = lambda _source, _target: None) -> None:
     """Make of a checkpoint, unpacked in `folder`, what the roots are."""
     by_name = {place.name: place for place in places}
     for name in _removed_names(folder):
@@ -116,7 +123,7 @@ def apply(places: tuple[Root, ...], folder: str) -> None:
         if os.path.isdir(inner) and not os.path.islink(inner):  # noqa: PTH112, PTH114
             os.makedirs(place.path, exist_ok=True)  # noqa: PTH103
             with _opened(inner) as source, _opened(place.path) as target:
-                _move_all(source, target)
+                _move_all(source, target, keep)
 
 
 def _removed_names(folder: str) -> list[bytes]:
@@ -165,7 +172,7 @@ def _remove(above: int, name: bytes) -> None:
     os.rmdir(name, dir_fd=above)
 
 
-def _move_all(source: int, target: int) -> None:
+def _move_all(source: int, target: int, keep: Keep) -> None:
     """Everything of one folder into the other. Two folders of one name become one."""
     for text in os.listdir(source):
         name = os.fsencode(text)
@@ -181,7 +188,8 @@ def _move_all(source: int, target: int) -> None:
         with _opened(name, source) as inner, _opened(name, target) as into:
             os.fchmod(inner, 0o700)
             os.fchmod(into, 0o700)
-            _move_all(inner, into)
+            _move_all(inner, into, keep)
+            keep(inner, into)
             _become(into, facts)
 
 

@@ -40,6 +40,12 @@ class Events:
         self._kept.append(sse(kind, {"at_ms": time.time_ns() // 1_000_000, **data}, self.last))
         self._bell.ring()
 
+    def go_on_after(self, number: int) -> None:
+        """This machine goes on in another's place, which told events up to `number`. Of its own so far none is told."""
+        self._kept.clear()
+        self.last = max(self.last, number)
+        self._bell.ring()
+
     async def tell(self, after: int | None) -> AsyncGenerator[bytes, None]:
         """Events after number `after`, for ever; without it, from the next one.
 

@@ -21,6 +21,7 @@ from warren_guest.git.places import Places
 from warren_guest.git.service import Git, Surroundings
 from warren_guest.groups import Groups
 from warren_guest.identity import Identity, Machine
+from warren_guest.layers import Layer
 from warren_guest.logs import Ring
 from warren_guest.output import Reader
 from warren_guest.processes import Process, Processes, Start
@@ -57,6 +58,8 @@ class Config:
     browser_trust: Trust | None = None
     # Where all that a run started is found, however it hides.
     groups: Groups | None = None
+    # The upper folder of the machine's overlay: all that is not as in its image.
+    upper: str | None = None
 
 
 class Guest:
@@ -81,6 +84,9 @@ class Guest:
         self.runs = Runs(self.processes, lambda text: self.in_thread(outputs.keep, text), config.groups, own)
         self.checkpoints = Checkpoints(f"{os.path.dirname(config.outputs)}/restored")  # noqa: PTH120
         self._session_home = config.session_home
+        self._upper = config.upper
+        # While nothing may be started or changed: the environment that every machine of the host has.
+        self.frozen: dict[str, str] | None = None
         self.git.guard.ask = self._ask_host
         self.browser = Browser(self, lambda: self.accounts.find(None), config.browser_trust)
 
@@ -131,9 +137,11 @@ class Guest:
         """What a process of `account` is started with. The last one wins.
 
         Where the machine is a developer's own computer, its user has a home of its own: what a shell reads at its start
-        is not the developer's, and what it leaves there if it is killed is in nobody's way.
+        is not the developer's, and what it leaves there if it is killed is in nobody's way. Nor is a repository that
+        the workspace happens to lie in: git looks for none above the workspace.
         """
         is_guests = account.name == self.accounts.find(None).name
+        above = {} if self._session_home is None else {"GIT_CEILING_DIRECTORIES": os.path.dirname(self.workspace)}  # noqa: PTH120
         return {
             "PATH": PATH,
             "HOME": self.session_home if is_guests else account.home,
@@ -141,6 +149,7 @@ class Guest:
             "LOGNAME": account.name,
             "SHELL": account.shell,
             "LANG": "C.UTF-8",
+            **above,
             **({"TERM": TERM} if pty else {}),
             **self.identity.env,
             **requested,
@@ -150,6 +159,11 @@ class Guest:
     def session_home(self) -> str:
         """Where agents keep their sessions."""
         return self._session_home or self.accounts.find(None).home
+
+    @property
+    def layer(self) -> Layer:
+        """The machine's own files."""
+        return Layer(self._upper, self.workspace, self.session_home)
 
     def default_cwd(self, account: Account) -> str:
         return self.workspace if os.path.isdir(self.workspace) else account.home  # noqa: PTH112

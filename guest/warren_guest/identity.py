@@ -9,6 +9,7 @@ import re
 import socket
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from warren_guest import syscalls
@@ -67,11 +68,18 @@ class Machine(Protocol):
         """Become `new`. Called once per generation, with a checked request."""
         ...
 
+    def settle(self) -> None:
+        """Files of another machine have taken the place of its own: be who it is with those, too."""
+        ...
+
 
 class HostMachine:
     """A guest on a developer's computer: its clock, names and entropy are not ours to change."""
 
     def adopt(self, new: NewIdentity) -> None:
+        pass
+
+    def settle(self) -> None:
         pass
 
 
@@ -94,6 +102,17 @@ class VirtualMachine:
             write_text("/etc/machine-id", new.machine_id + "\n")
         if new.ca_pem is not None and new.ca_pem != self._trusted:
             self.trust(new.ca_pem)
+
+    def settle(self) -> None:
+        """Whom it trusts is its host's affair: the files may be from another one."""
+        pem = self._trusted
+        if pem is not None:
+            bundle = Path(CA_BUNDLE)
+            if not bundle.exists() or pem.strip().encode() not in bundle.read_bytes():
+                self._bundle = (0, -1)  # we do not know where the other's is
+                self.trust(pem)
+            else:
+                write_text(f"{CA_FOLDER}/{CA_FILE}", pem.strip() + "\n")
 
     def trust(self, pem: str) -> None:
         """Put one certificate into the machine's bundle, in the place of the one that we put there before."""

@@ -66,7 +66,7 @@ def become_init() -> Booted:
     console = _open_console()
     timers.check()
     log.info("laying the drive over the image")
-    _pivot_to_overlay()
+    upper = _pivot_to_overlay()
     _mount_run_time()
     _prepare_files()
     log.info("configuring the network")
@@ -76,7 +76,9 @@ def become_init() -> Booted:
     listener, is_served = _listen()
     machine = VirtualMachine(random_fd)
     trust = Trust(f"{CA_FOLDER}/{CA_FILE}", _POLICIES)
-    config = Config(machine, USER, shield=shield.lowered, git=MACHINE, browser_trust=trust, groups=open_groups())
+    config = Config(
+        machine, USER, shield=shield.lowered, git=MACHINE, browser_trust=trust, groups=open_groups(), upper=upper
+    )
     return Booted(config, listener, is_served, console)
 
 
@@ -102,8 +104,11 @@ def _open_console() -> Console:
     return console
 
 
-def _pivot_to_overlay() -> None:
-    """Make a root of the image below and the drive above. Afterwards neither is to be seen, and both stay in use."""
+def _pivot_to_overlay() -> str:
+    """Make a root of the image below and the drive above. Afterwards neither is to be seen, and both stay in use.
+
+    Returns a way to the folder with what is not as in the image, which only the superuser can go.
+    """
     syscalls.mount("none", "/", None, syscalls.MS_PRIVATE | syscalls.MS_REC)
     syscalls.mount("tmpfs", "/run", "tmpfs", _QUIET, "mode=0755")
     drive, root = Path("/run/drive"), Path("/run/root")
@@ -114,6 +119,7 @@ def _pivot_to_overlay() -> None:
         (drive / name).mkdir(0o755, exist_ok=True)
     layers = f"lowerdir=/,upperdir={drive}/upper,workdir={drive}/work"
     syscalls.mount("overlay", str(root), "overlay", syscalls.MS_NOATIME, layers)
+    upper = os.open(drive / "upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for view in ("proc", "sys", "dev"):
         (root / view).mkdir(0o755, exist_ok=True)
         syscalls.mount(f"/{view}", f"{root}/{view}", None, syscalls.MS_MOVE)
@@ -122,6 +128,7 @@ def _pivot_to_overlay() -> None:
     syscalls.pivot_root(".", ".")
     syscalls.unmount(".", syscalls.MNT_DETACH)
     os.chdir("/")
+    return f"/proc/{os.getpid()}/fd/{upper}"
 
 
 def _mount_drive(target: str) -> None:

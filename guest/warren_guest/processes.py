@@ -313,9 +313,13 @@ class Processes:
                 return process_or_none
         raise RefusedError("not_found", f"there is no process {key[:80]}")
 
+    async def settled(self) -> None:
+        """Let what is being started arrive."""
+        await asyncio.gather(*self._starting, return_exceptions=True)
+
     async def close(self) -> None:
         """Let what is being started arrive, then close every descriptor."""
-        await asyncio.gather(*self._starting, return_exceptions=True)
+        await self.settled()
         for process in self._processes.values():
             process.abandon()
 

@@ -14,6 +14,7 @@ from warren_guest import (
     checkpoint_routes,
     file_routes,
     frames,
+    layer_routes,
     port_routes,
     run_routes,
 )
@@ -35,7 +36,7 @@ Handler = Callable[[Guest, Request], Awaitable[AnyAnswer]]
 ProcessHandler = Callable[[Guest, Request, Process], Awaitable[AnyAnswer]]
 H = TypeVar("H")
 # What this guest can do that older ones of the same contract cannot.
-FEATURES = ["run", "git", "archive", "browser", "checkpoint"]
+FEATURES = ["run", "git", "archive", "browser", "checkpoint", "layer"]
 # Numbers of events and bytes in requests.
 _LARGE = 10**18 - 1
 
@@ -44,7 +45,8 @@ async def health(guest: Guest, _request: Request) -> Answer:
     identity = guest.identity
     facts = {"contract": CONTRACT, "version": VERSION, "generation": identity.generation, "id": identity.id}
     strain = {"processes": guest.processes.live, "quiet_ms": guest.processes.quiet_ms, "workspace": guest.workspace}
-    return Answer(to_json({**facts, **strain, "features": FEATURES}))
+    frozen = {} if guest.frozen is None else {"frozen": True}
+    return Answer(to_json({**facts, **strain, "features": FEATURES, **frozen}))
 
 
 async def identify(guest: Guest, request: Request) -> Answer:
@@ -173,6 +175,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     **git_routes.ROUTES,
     **archive_routes.ROUTES,
     **checkpoint_routes.ROUTES,
+    **layer_routes.ROUTES,
     "/browser/open": {"POST": browser_routes.open_page},
     "/browser/click": {"POST": browser_routes.click},
     "/browser/type": {"POST": browser_routes.type_text},
@@ -193,6 +196,8 @@ PROCESS_ROUTES: dict[str, dict[str, ProcessHandler]] = {
 async def respond(guest: Guest, request: Request) -> AnyAnswer:
     """Answer any request. Raises `RefusedError` for what the contract refuses."""
     head = request.head
+    if guest.frozen is not None and head.path not in layer_routes.OPEN:
+        raise RefusedError("not_possible", "the machine is about to end: its files are being kept")
     methods = ROUTES.get(head.path)
     if methods is not None:
         return await _allowed(methods, head.method, head.path)(guest, request)

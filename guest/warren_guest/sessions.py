@@ -3,10 +3,13 @@
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 
 # A process may fork while the list is read. Each pass kills all that it finds, so a few are enough.
 _PASSES = 8
+_LOOK_S = 0.01
+_KILL_S = 10.0
 
 
 def _relations() -> Iterator[tuple[int, int, int]]:
@@ -91,6 +94,28 @@ def _running() -> Iterator[int]:
 def kill_descendants() -> None:
     """Kill everything that this process started, and what that started."""
     _kill_all(_descendants)
+
+
+def end_descendants(grace_s: float) -> tuple[int, int]:
+    """Ask everything that this process started to end, and after `grace_s` kill the rest: how many of each there were.
+
+    Raises `TimeoutError` if some cannot be killed: the kernel waits for something with them.
+    """
+    asked = _descendants()
+    for number in (signal.SIGTERM, signal.SIGCONT):  # who stands still hears nothing
+        for pid in asked:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+    give_up = time.monotonic() + grace_s
+    while (left := _descendants()) and time.monotonic() < give_up:
+        time.sleep(_LOOK_S)
+    give_up = time.monotonic() + _KILL_S
+    while _descendants():
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"{len(_descendants())} processes cannot be killed")
+        kill_descendants()
+        time.sleep(_LOOK_S)
+    return len(asked), len(left)
 
 
 def _descendants() -> list[int]:

@@ -1,7 +1,6 @@
 """What only the operator may ask, over the unix socket: the whole host, its pool, its ledger, its owners."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,15 @@ from starlette.responses import Response
 
 from contract.errors import BadField, CallerError
 from contract.fields import Fields
-from contract.models import RulesAsked, owner_name
+from contract.models import FILES, RulesAsked, owner_name
+from poold import sweeping
+from poold.api.drains import drain_of, note
 from poold.api.listing import number
 from poold.api.observe import usage_of
 from poold.api.replies import json_reply, read_body
 from poold.api.services import caller_of, services
-from poold.api.streams import event_stream, sse
 from poold.config import PoolSize
-from poold.ledger import audit, care, sandboxes, usage
+from poold.ledger import audit, care, leftovers, sandboxes, usage
 from poold.lifetimes import finish
 
 MAX_PAGE = 1000
@@ -35,6 +35,7 @@ async def status(request: Request) -> Response:
             "accel": facts.accel,
             "serving": True,
             "draining": found.sandboxes.is_draining,
+            "drain": drain_of(found),
             "started_ms": facts.started_ms,
             "slots": {"all": facts.slots, "free": places.free},
             "memory": {"budget_mb": places.memory_budget_mb, "left_mb": places.memory_left_mb},
@@ -90,7 +91,7 @@ async def set_pool(request: Request) -> Response:
     ceiling = fields.integer("ceiling", low=floor, high=MAX_WARM)
     fields.end()
     found.pool.keeper.resize(shape, PoolSize(floor, ceiling))
-    await _audit(request, "pool.set", image=shape.image, floor=floor, ceiling=ceiling)
+    await note(request, "pool.set", image=shape.image, floor=floor, ceiling=ceiling)
     return json_reply({"pool": found.pool.keeper.shares()})
 
 
@@ -101,7 +102,7 @@ async def refill(request: Request) -> Response:
     fields.end()
     if image is not None:
         found.images.find(image)
-    await _audit(request, "pool.refill", image=image)
+    await note(request, "pool.refill", image=image)
     await found.pool.keeper.refill(image)
     return json_reply({"pool": found.pool.keeper.shares()})
 
@@ -121,7 +122,7 @@ async def remove_image(request: Request) -> Response:
     used = await _used_images(request)
     if name in used:
         raise InUse(f"image {name} is in use by {used[name]}", image=name)
-    await _audit(request, "image.remove", image=name, key=key)
+    await note(request, "image.remove", image=name, key=key)
     await asyncio.to_thread(found.images.remove, name)
     return json_reply({"name": name, "key": key})
 
@@ -143,6 +144,21 @@ async def take_over(request: Request) -> Response:
     taken = await host.hibernation.import_hibernated(key, caller_of(request))
     host.wait_for(taken)
     return json_reply((await host.get(taken.id)).view())
+
+
+async def sweep_store(request: Request) -> Response:
+    """Remove what is provably nobody's in the store, or (`dry_run`) tell of it."""
+    found = services(request)
+    fields = Fields.parse(await read_body(request))
+    days = fields.integer("older_days", low=0, high=3650, default=sweeping.USUAL_DAYS)
+    is_dry = bool(fields.flag("dry_run", default=False))
+    fields.end()
+    await note(request, "store.sweep", older_days=days, dry_run=is_dry)
+    store = found.sandboxes.hibernation.depot("the store", FILES).store
+    named = await found.ledger.read(leftovers.in_store)
+    before_ms = found.sandboxes.now_ms() - days * sweeping.DAY_MS
+    swept = await finish(sweeping.sweep(store, named=named, before_ms=before_ms, is_dry=is_dry))
+    return json_reply({"dry_run": is_dry, **swept.view()})
 
 
 async def audit_rows(request: Request) -> Response:
@@ -178,7 +194,7 @@ async def backup(request: Request) -> Response:
     fields.end()
     if not path.is_absolute():
         raise BadField("path", str(path), "must be absolute")
-    await _audit(request, "ledger.backup", path=str(path))
+    await note(request, "ledger.backup", path=str(path))
     size = await finish(asyncio.to_thread(care.backup, found.facts.ledger_path, path))
     return json_reply({"path": str(path), "bytes": size})
 
@@ -206,36 +222,6 @@ async def check(request: Request) -> Response:
     return json_reply({"ok": not problems, "problems": problems, "version": version, "bytes": size})
 
 
-async def drain(request: Request) -> Response:
-    fields = Fields.parse(await read_body(request))
-    mode = fields.text("mode", max_chars=16, default="pause")
-    fields.end()
-    if mode not in ("pause", "destroy"):
-        raise BadField("mode", mode, "must be pause or destroy")
-    await _audit(request, "host.drain", mode=mode)
-    return event_stream(_draining(request, mode))
-
-
-async def _draining(request: Request, mode: str) -> AsyncIterator[bytes]:
-    host = services(request).sandboxes
-    done, failed = [], {}
-    async for sandbox_id, error in host.drain(mode, caller_of(request)):
-        if error is None:
-            done.append(sandbox_id)
-        else:
-            failed[sandbox_id] = error.message
-        left = len(host.machines())
-        yield sse("progress", {"sandbox": sandbox_id, "done": len(done), "left": left, "failed": len(failed)})
-    ended = {"paused": [], "destroyed": [], "failed": failed, ("paused" if mode == "pause" else "destroyed"): done}
-    yield sse("drained", ended)
-
-
-async def undrain(request: Request) -> Response:
-    await _audit(request, "host.undrain")
-    services(request).sandboxes.is_draining = False
-    return json_reply({"draining": False})
-
-
 async def rules(request: Request) -> Response:
     owner = owner_name(request.path_params["owner"])
     return json_reply({"owner": owner, **vars(await services(request).sandboxes.rules.get(owner))})
@@ -248,13 +234,6 @@ async def set_rules(request: Request) -> Response:
     fields.end()
     await services(request).sandboxes.rules.put(owner, asked, caller_of(request))
     return json_reply({"owner": owner, **vars(asked)})
-
-
-async def _audit(request: Request, action: str, **detail: Any) -> None:
-    """The operator's doings are written down before they are done."""
-    found, caller = services(request), caller_of(request)
-    entry = audit.Entry(found.sandboxes.now_ms(), action, owner="operator", request=caller.request, detail=detail)
-    await found.ledger.write(lambda db: audit.add(db, entry))
 
 
 class InUse(CallerError):

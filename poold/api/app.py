@@ -11,6 +11,7 @@ from poold.api import (
     admin,
     browser,
     commands,
+    drains,
     files,
     network,
     observe,
@@ -21,6 +22,7 @@ from poold.api import (
     task_events,
     tasks,
     terminal,
+    workspaces,
 )
 from poold.api.doors import ADMIN, ANYONE, ATTACH, HOST, PORT, READ, TERMINAL, WRITE, Door, SocketDoor
 from poold.api.middleware import Requests
@@ -31,6 +33,7 @@ from poold.api.tickets import ByOperator, ByTicket
 ONE = "/v1/sandboxes/{sandbox_id}"
 TASK = "/v1/tasks/{task_id}"
 OWNER = "/v1/owners/{owner}"
+WORKSPACE = "/v1/workspaces/{workspace}"
 
 HEALTH = Door("GET", "/healthz", observe.healthz, ANYONE)
 
@@ -61,6 +64,15 @@ ROUTES: Sequence[Door | SocketDoor] = (
     Door("PUT", f"{ONE}/network", network.put, WRITE),
     Door("GET", f"{ONE}/egress", network.connections, READ),
     Door("POST", f"{ONE}/browser/{{action}}", browser.act, WRITE),
+    Door("POST", f"{ONE}/workspace/save", workspaces.save, WRITE),
+    Door("GET", "/v1/workspaces", workspaces.listed, READ),
+    Door("GET", WORKSPACE, workspaces.get, READ),
+    Door("DELETE", WORKSPACE, workspaces.delete, WRITE),
+    Door("GET", f"{WORKSPACE}/versions", workspaces.versions, READ),
+    Door("GET", f"{WORKSPACE}/versions/{{version}}/archive", workspaces.archive, READ),
+    Door("GET", f"{WORKSPACE}/diff", workspaces.diff, READ),
+    Door("POST", f"{WORKSPACE}/restore", workspaces.restore, WRITE),
+    Door("GET", "/v1/templates", workspaces.list_templates, READ),
     Door("POST", "/v1/tasks", tasks.create, WRITE, makes_one=True),
     Door("GET", "/v1/tasks", tasks.listed, READ),
     Door("GET", TASK, tasks.get, READ),
@@ -105,9 +117,12 @@ OPERATORS_ROUTES: Sequence[BaseRoute] = (
     Route("/admin/ledger", admin.ledger, methods=["GET"]),
     Route("/admin/ledger/backup", admin.backup, methods=["POST"]),
     Route("/admin/ledger/check", admin.check, methods=["GET"]),
+    Route("/admin/store/sweep", admin.sweep_store, methods=["POST"]),
     Route("/admin/hibernated", admin.take_over, methods=["POST"]),
-    Route("/admin/drain", admin.drain, methods=["POST"]),
-    Route("/admin/undrain", admin.undrain, methods=["POST"]),
+    Route("/admin/templates/{template}", workspaces.add_template, methods=["PUT"]),
+    Route("/admin/templates/{template}", workspaces.remove_template, methods=["DELETE"]),
+    Route("/admin/drain", drains.drain, methods=["POST"]),
+    Route("/admin/undrain", drains.undrain, methods=["POST"]),
     Route("/admin/owners/{owner}/rules", admin.rules, methods=["GET"]),
     Route("/admin/owners/{owner}/rules", admin.set_rules, methods=["PUT"]),
 )

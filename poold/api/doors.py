@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from contract.errors import NotFound
+from contract.errors import NotFound, NotMine
 from contract.ids import sandbox_id, task_id
 from contract.keys import Forbidden
 from contract.tickets import Access, BadTicket, Ticket
@@ -107,6 +107,8 @@ async def _admit(rule: Rule, scope: Scope) -> None:
     if ticket is None:
         return  # the operator, who may do everything
     found: Services = scope["app"].state.services
+    if found.membership.is_away and rule.names is Names.THE_ASKED_ONE:
+        raise NotMine("this host was emptied, and another one has it")
     found.membership.check()
     try:
         rule.check(ticket, scope["path_params"])

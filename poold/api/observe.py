@@ -111,6 +111,7 @@ def measure(found: Services) -> None:
     found.metrics.vm_cpu_seconds_total.read_from(lambda: of_machines(lambda usage: usage.cpu_s))
     found.metrics.vm_memory_bytes.read_from(lambda: of_machines(lambda usage: usage.memory_bytes))
     found.metrics.pool_machines.read_from(of_pool)
+    found.metrics.draining.read_from(lambda: {(): float(found.sandboxes.is_draining)})
     _measure_lease(found)
 
 

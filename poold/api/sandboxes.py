@@ -57,7 +57,9 @@ async def get(request: Request) -> Response:
 
 
 async def destroy(request: Request) -> Response:
-    return json_reply((await services(request).sandboxes.destroy(asked_id(request), caller_of(request))).view())
+    discard = read_query(request, asked.is_discarded)
+    host = services(request).sandboxes
+    return json_reply((await host.destroy(asked_id(request), caller_of(request), discard=discard)).view())
 
 
 async def pause(request: Request) -> Response:
@@ -71,15 +73,18 @@ async def resume(request: Request) -> Response:
 
 
 async def hibernate(request: Request) -> Response:
-    await no_fields(request)
-    return json_reply((await services(request).sandboxes.hibernate(asked_id(request), caller_of(request))).view())
+    fields = Fields.parse(await read_body(request))
+    kind = asked.hibernate_kind(fields)
+    fields.end()
+    host = services(request).sandboxes
+    return json_reply((await host.hibernate(asked_id(request), caller_of(request), kind=kind)).view())
 
 
 async def drive(request: Request) -> Response:
-    """The disk of a hibernated sandbox, for one that cannot be resumed: as much of it as can be read."""
+    """The disk of a hibernated sandbox, or its files, if it cannot be resumed: as much of it as can be read."""
     found = services(request).sandboxes
     read = await found.hibernation.drive(await found.get(asked_id(request)))
-    headers = {"X-Content-Type-Options": "nosniff"}
+    headers = {"X-Content-Type-Options": "nosniff", "X-Warren-Kind": read.kind}
     if read.damaged:
         headers["X-Warren-Damaged"] = ",".join(read.damaged)
     return StreamingResponse(read.chunks, headers=headers, media_type="application/zstd")

@@ -12,6 +12,7 @@ from contract.network import Network
 from poold.api.seldom import Seldom
 from poold.api.tickets import Refusals, Tickets, ticket_of
 from poold.cgroups import Cgroups
+from poold.drain import Departure
 from poold.images import Images
 from poold.lease.membership import Membership
 from poold.ledger import Ledger
@@ -60,6 +61,7 @@ class Services:
     tasks: Tasks
     membership: Membership = field(default_factory=Membership)
     full_books: Seldom = field(default_factory=Seldom)  # by owner: reservations that were refused
+    departure: Departure | None = None  # the drain of this host, where it may have one
     replica: Replica | None = None  # of the ledger, where there is a store
 
 

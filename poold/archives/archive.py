@@ -43,7 +43,7 @@ async def keep(chunks: AsyncIterator[bytes], path: Path, *, limit_bytes: int, ce
     async with open_writing(path) as writing:
         try:
             async with _running(ZSTD) as zstd:
-                await both(_pass_on(chunks, Tar(census.judge), zstd, limit_bytes), _collect(zstd, writing))
+                await both(_pass_on(chunks, Tar(census.judge, census.hear), zstd, limit_bytes), _collect(zstd, writing))
                 await _check_end(zstd)
             await writing.publish()
         except BaseException:
@@ -56,7 +56,20 @@ async def keep(chunks: AsyncIterator[bytes], path: Path, *, limit_bytes: int, ce
 
 async def unpacked(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """What `keep` compressed, as it was: no faster than it is read, for a little may become very much."""
-    async with _running(UNZSTD) as zstd:
+    async with contextlib.aclosing(_through(UNZSTD, chunks)) as told:
+        async for piece in told:
+            yield piece
+
+
+async def packed(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """`chunks`, compressed, no faster than it is read. If they raise, so does this, behind what there was."""
+    async with contextlib.aclosing(_through(ZSTD, chunks)) as told:
+        async for piece in told:
+            yield piece
+
+
+async def _through(argv: tuple[str, ...], chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async with _running(argv) as zstd:
         feeding = asyncio.ensure_future(_feed(chunks, cast(asyncio.StreamWriter, zstd.stdin)))
         try:
             stdout = cast(asyncio.StreamReader, zstd.stdout)

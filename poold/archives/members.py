@@ -5,6 +5,7 @@ from poold.archives.errors import BadArchive
 from poold.archives.tar import Kind, Member
 
 CHECKPOINT_FOLDERS = (b"workspace", b"home")
+LAYER_FOLDERS = (b"root", *CHECKPOINT_FOLDERS)
 MAX_NAME = 4096  # a path has no more
 MAX_SYMLINKS = 1 << 20  # each is remembered, as a number
 MAX_SUM = 1 << 53  # beyond it, programs that read JSON lose digits
@@ -37,6 +38,9 @@ class Census:
         self._sum += member.size
         return True
 
+    def hear(self, data: bytes) -> None:
+        """The data of the member that was judged last, piece by piece."""
+
     def _check_kind(self, member: Member) -> None:
         parts = _parts(member.name, "a name")
         if member.kind is Kind.HARD_LINK:
@@ -66,13 +70,28 @@ class Census:
 class CheckpointCensus(Census):
     """Of a checkpoint: all is in one of two folders, but for the list of what is gone."""
 
+    folders: tuple[bytes, ...] = CHECKPOINT_FOLDERS
+    lists: tuple[bytes, ...] = (b"removed",)
+
     def judge(self, member: Member) -> bool:
         for name in member.names:
             parts = _parts(name, "a name")
-            is_list = parts == [b"removed"] and member.kind is Kind.FILE
-            if not is_list and (len(parts) < 2 or parts[0] not in CHECKPOINT_FOLDERS):
-                raise BadArchive(f"the checkpoint has something in neither of its folders: {shown(name)}")
+            is_list = len(parts) == 1 and parts[0] in self.lists and member.kind is Kind.FILE
+            if not is_list and (len(parts) < 2 or parts[0] not in self.folders):
+                raise BadArchive(f"the archive has something in none of its folders: {shown(name)}")
         return super().judge(member)
+
+
+class LayerCensus(CheckpointCensus):
+    """Of all that a machine has besides its image: below its root, or in the folders of a developer's guest."""
+
+    folders = LAYER_FOLDERS
+    lists = (b"removed", b"env")
+
+
+def parts_of(member: Member) -> list[bytes]:
+    """The steps of a member's name, once it was judged."""
+    return _parts(member.name, "a name")
 
 
 def _ways(parts: list[bytes]) -> list[int]:

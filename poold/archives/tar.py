@@ -52,24 +52,40 @@ class Member:
     link: bytes  # what a link leads to
     stored: int  # bytes in the stream
     size: int  # bytes when it is unpacked
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
 
     @property
     def name(self) -> bytes:
         return self.names[0]
 
 
-class Tar:
-    """Reads one stream. `judge` is asked of each member whether it is kept; it may raise, which ends the reading."""
+def _unheard(_data: bytes) -> None:
+    """What is in a file, where nobody wants to know."""
 
-    def __init__(self, judge: Callable[[Member], bool]) -> None:
+
+class Tar:
+    """Reads one stream. `judge` is asked of each member whether it is kept; it may raise, which ends the reading.
+
+    `hear` is told the data of the members that are kept, as it is stored. Without `has_end` what is returned is to be
+    followed by more.
+    """
+
+    def __init__(
+        self, judge: Callable[[Member], bool], hear: Callable[[bytes], None] = _unheard, *, has_end: bool = True
+    ) -> None:
         self._judge = judge
+        self._hear = hear
+        self._has_end = has_end
         self._gathered = bytearray()  # a header, or the body of an extended one, as far as it came
         self._wanted = BLOCK
         self._extended: bytes | None = None  # the type of the extended header whose body is gathered
         self._size = 0  # of that body
         self._before: dict[bytes, bytes] = {}  # bodies of extended headers that are for the next member
         self._pending = bytearray()  # those headers as they came
-        self._left = 0  # bytes of a member's data
+        self._left = 0  # bytes of a member's data, with what fills its last block
+        self._unheard = 0  # of those without
         self._keeps = True
         self._zeros = 0
         self.is_over = False
@@ -84,6 +100,8 @@ class Tar:
                 self._left -= len(piece)
                 if self._keeps:
                     kept.append(bytes(piece))
+                    self._hear(kept[-1][: self._unheard])
+                    self._unheard = max(0, self._unheard - len(piece))
                 continue
             self._gathered += piece
             if len(self._gathered) == self._wanted:
@@ -118,7 +136,7 @@ class Tar:
             raise BadArchive("the archive of the workspace has a header that is of nothing")
         self._zeros += 1
         self.is_over = self._zeros == 2
-        return ZEROS * 2 if self.is_over else b""
+        return ZEROS * 2 if self.is_over and self._has_end else b""
 
     def _begin_extended(self, header: "_Header", block: bytes) -> None:
         if not 0 < header.size <= MAX_EXTENDED:
@@ -146,7 +164,7 @@ class Tar:
         pending, self._pending = self._pending, bytearray()
         member = _member(header, before)
         self._keeps = self._judge(member)
-        self._left = _padded(member.stored)
+        self._left, self._unheard = _padded(member.stored), member.stored
         return bytes(pending) + block if self._keeps else b""
 
 
@@ -162,6 +180,7 @@ class _Header:
         self.type = block[156:157]
         self.size = _number(block[124:136])
         self.link = _text(block[157:257])
+        self.mode, self.uid, self.gid = _small(block[100:108]) & 0o7777, _small(block[108:116]), _small(block[116:124])
         name, prefix = _text(block[:100]), _text(block[345:500])
         # GNU's own format has other things where POSIX has a prefix.
         self.name = prefix + b"/" + name if prefix and magic == POSIX_MAGIC else name
@@ -182,7 +201,10 @@ def _member(header: _Header, before: dict[bytes, bytes]) -> Member:
         raise BadArchive(f"the archive of the workspace has a file of {stored} bytes: {shown(name)}")
     real_name, size = _sparse(said, kind, stored)
     names = (name,) if real_name is None else (real_name, name)
-    return Member(kind, names, link if kind in (Kind.HARD_LINK, Kind.SYMLINK) else b"", stored, size)
+    uid = _decimal(said[b"uid"]) if b"uid" in said else header.uid
+    gid = _decimal(said[b"gid"]) if b"gid" in said else header.gid
+    link = link if kind in (Kind.HARD_LINK, Kind.SYMLINK) else b""
+    return Member(kind, names, link, stored, size, header.mode, uid, gid)
 
 
 def _sparse(said: dict[bytes, bytes], kind: Kind, stored: int) -> tuple[bytes | None, int]:
@@ -239,6 +261,14 @@ def _number(field: bytes) -> int:
     if match is None:
         raise BadArchive(f"the archive of the workspace has a field that is no number: {shown(field)}")
     return int(match[1], 8)
+
+
+def _small(field: bytes) -> int:
+    """A mode or an owner. Where there is none it is nobody's choice: whoever unpacks it says."""
+    try:
+        return _number(field)
+    except BadArchive:
+        return 0
 
 
 def _padded(size: int) -> int:

@@ -2,12 +2,13 @@
 
 import contextlib
 import http.client
+import io
 import json
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 from urllib.parse import quote, urlencode
 
 from poold.ctl.errors import CtlError, Refused, Unreachable
@@ -55,6 +56,11 @@ class Client:
         with self._open(method, path, body, query, accept="application/json") as answer, self.translated():
             return _json(answer.read())
 
+    def send(self, method: str, path: str, file: IO[bytes]) -> Any:
+        """The answer's JSON, to a request with all of `file` as its body."""
+        with self._open(method, path, file, None, accept="application/json") as answer, self.translated():
+            return _json(answer.read())
+
     def text(self, path: str, **query: str | int | None) -> str:
         with self._open("GET", path, None, query, accept="text/plain") as answer, self.translated():
             return answer.read().decode("utf-8", "replace")
@@ -88,7 +94,8 @@ class Client:
         target = quote(path) + (f"?{urlencode(asked)}" if asked else "")
         with contextlib.closing(_UnixConnection(self.path, self.timeout_s)) as connection:
             with self.translated():
-                connection.request(method, target, encoded(body), {"Accept": accept})
+                data = cast(IO[bytes], body) if isinstance(body, io.IOBase) else encoded(body)
+                connection.request(method, target, data, {"Accept": accept})
                 wire = connection.sock  # the connection forgets it once the answer is the last one
                 answer = connection.getresponse()
                 if answer.status >= 400:

@@ -54,8 +54,10 @@ def build() -> argparse.ArgumentParser:
     _attach(top)
     _pool(_group(top, "pool", "warm machines"))
     _image(_group(top, "image", "what machines are made from"))
+    _template(_group(top, "template", "what workspaces begin with"))
     _events(_group(top, "events", "what happened and happens on this host"))
     _records(top)
+    _store(_group(top, "store", "what this host shares with others"))
     _drain(top)
     _rules(_group(top, "rules", "what happens to an owner's sandboxes by itself"))
     _keys(_group(top, "keys", "API keys, in the registry's folder; poold need not run"))
@@ -114,6 +116,8 @@ def _sandboxes(group: Group) -> None:
     ):
         many = _leaf(group, name, f"sandboxes.{name}", help)
         many.add_argument("sandboxes", metavar="ID", nargs="+")
+        if name == "hibernate":
+            many.add_argument("--files", action="store_true", help="their files alone: what runs in them ends")
     timeout = _one(group, "timeout", "sandboxes.timeout", "give it so long from now on")
     timeout.add_argument("seconds", metavar="SECONDS", type=_count)
     logs = _one(group, "logs", "sandboxes.logs", "what its guest logged")
@@ -153,6 +157,7 @@ def _rule_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on-timeout", choices=("pause", "destroy"), help="what happens then")
     parser.add_argument("--idle-sec", type=_count, metavar=SECONDS, help="pause it after so long without use")
     parser.add_argument("--hibernate-sec", type=_count, metavar=SECONDS, help="to the store after so long in pause")
+    parser.add_argument("--hibernate-kind", choices=("machine", "files"), help="what goes there then")
     parser.add_argument("--paused-sec", type=_count, metavar=SECONDS, help="destroy it after so long in pause")
     parser.add_argument(
         "--auto-resume", action=argparse.BooleanOptionalAction, default=None, help="resume it on the next request"
@@ -186,6 +191,14 @@ def _pool(group: Group) -> None:
     sizes.add_argument("size", metavar="FLOOR-CEILING", type=_pool_size, help="as 2-8")
     refill = _leaf(group, "refill", "pool.refill", "drop the warm ones and restore others")
     refill.add_argument("image", metavar="IMAGE", nargs="?")
+
+
+def _template(group: Group) -> None:
+    add = _leaf(group, "add", "template.add", "put a folder or an archive into the store as a template")
+    add.add_argument("template", metavar="NAME")
+    add.add_argument("path", metavar="FOLDER|ARCHIVE", help="a folder, or a tar archive: plain, gzip, bzip2, xz, zstd")
+    _leaf(group, "ls", "template.ls", "list them")
+    _leaf(group, "rm", "template.rm", "remove one").add_argument("template", metavar="NAME")
 
 
 def _image(group: Group) -> None:
@@ -236,8 +249,12 @@ def _records(top: Group) -> None:
 
 
 def _drain(top: Group) -> None:
-    drain = _leaf(top, "drain", "drain.drain", "take no more sandboxes, and pause those that there are")
-    drain.add_argument("--destroy", action="store_true", help="destroy them instead")
+    drain = _leaf(top, "drain", "drain.drain", "move everything to another host; this one takes nothing more")
+    how = drain.add_mutually_exclusive_group()
+    how.add_argument("--in-place", action="store_true", help="move nothing: pause what runs, on this host's disk")
+    how.add_argument("--destroy", action="store_true", help="move nothing: destroy what runs")
+    drain.add_argument("--timeout-sec", type=_count, default=600, metavar=SECONDS, help="then it is undone (600)")
+    drain.add_argument("--force", action="store_true", help="give up what cannot be moved, and move the rest")
     _leaf(top, "undrain", "drain.undrain", "take sandboxes again")
 
 
@@ -250,7 +267,19 @@ def _rules(group: Group) -> None:
     change.add_argument("--unset", action="append", default=[], choices=RULES, help="leave it to the host again")
 
 
-RULES = ("timeout_sec", "on_timeout", "idle_sec", "hibernate_sec", "paused_sec", "auto_resume")
+RULES = ("timeout_sec", "on_timeout", "idle_sec", "hibernate_sec", "hibernate_kind", "paused_sec", "auto_resume")
+
+
+def _store(group: Group) -> None:
+    sweep = _leaf(group, "sweep", "store.sweep", "remove what is provably nobody's any more")
+    sweep.add_argument("--dry-run", action="store_true", help="only tell of it")
+    sweep.add_argument("--older", type=_days, default=7, metavar="DAYS", help="only what is older than this (7)")
+
+
+def _days(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 3650:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of days, from 0 to 3650")
+    return int(text)
 
 
 def _keys(group: Group) -> None:

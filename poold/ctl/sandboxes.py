@@ -92,7 +92,8 @@ def rules_text(rules: Row) -> str:
     if rules.get("idle_sec") is not None:
         said.append(f"pause when idle for {span(rules['idle_sec'])}")
     if rules.get("hibernate_sec") is not None:
-        said.append(f"hibernate when paused for {span(rules['hibernate_sec'])}")
+        what = "its files alone " if rules.get("hibernate_kind") == "files" else ""
+        said.append(f"hibernate {what}when paused for {span(rules['hibernate_sec'])}")
     if rules.get("paused_sec") is not None:
         said.append(f"destroy when paused for {span(rules['paused_sec'])}")
     if rules.get("auto_resume"):
@@ -122,7 +123,8 @@ def pause(context: Context) -> int:
 
 
 def hibernate(context: Context) -> int:
-    return _each(context, lambda path: context.poold.call("POST", f"{path}/hibernate"))
+    kind = "files" if context.asked.files else "machine"
+    return _each(context, lambda path: context.poold.call("POST", f"{path}/hibernate", {"kind": kind}))
 
 
 def resume(context: Context) -> int:

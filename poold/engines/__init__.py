@@ -143,6 +143,10 @@ class Engine(Protocol):
         """What the saved machine `machine_id` is made of. Refused for one that is not saved."""
         ...
 
+    async def build_of(self, machine: Machine) -> str:
+        """The key of the build of its image that the machine was made from."""
+        ...
+
     def check_fits(self, machine_id: str, facts: Mapping[str, Any], image: Image) -> None:
         """Raise `EngineError` unless a machine of which `parts` told these facts can be loaded on this host."""
         ...

@@ -25,7 +25,7 @@ from contract.models import Shape
 from poold import processes
 from poold.engines import Found, Machine, Parts, Progress, Settle, Snapshot, family, silent
 from poold.errors import EngineError
-from poold.images import Image
+from poold.images import HOST_KEY, Image
 from poold.lifetimes import finish
 from poold.slots import Slot
 
@@ -137,6 +137,10 @@ class LocalEngine:
 
     async def parts(self, machine_id: str) -> Parts:
         raise _cannot_save("taking apart", machine_id)
+
+    async def build_of(self, machine: Machine) -> str:
+        """There is one image, and it is never built."""
+        return HOST_KEY
 
     def check_fits(self, machine_id: str, facts: Mapping[str, Any], image: Image) -> None:
         raise _cannot_save("loading", machine_id)

@@ -27,6 +27,7 @@ from poold.store.errors import Conflict, Corrupt, NoObject
 
 FOLDER = "goldens"
 MEMORY = "memory"
+DYING = "dying"  # beside the parts of one that is being swept away: whoever needs it writes another
 MOST = 16  # on disk, about 100 MB each; those that nobody wanted for longest go first
 KNOWN = 64  # names of files, so that none is read twice
 
@@ -107,11 +108,15 @@ class Goldens:
             raise Damaged(error.key, error.problem) from error
 
     async def _is_whole(self, name: str, known: Blob) -> bool:
-        """Whether every part is there. Only their sizes are looked at: they were read back when they were written."""
+        """Whether every part is there, and nobody is about to sweep them away (`poold.sweeping`).
+
+        Only their sizes are looked at: they were read back when they were written.
+        """
         golden = decode_golden(known.entry.key, known.data)
         prefix = f"{FOLDER}/{name}/{golden.at}/"
         there = {entry.key: entry.bytes async for entry in self._store.list(prefix)}
-        return all(there.get(prefix + part.name) == part.bytes for part in golden.file.parts)
+        is_there = all(there.get(prefix + part.name) == part.bytes for part in golden.file.parts)
+        return is_there and prefix + DYING not in there
 
     async def _write(self, name: str, memory: Path, known: Blob | None) -> None:
         """Write it into a folder of our own, and let that be the one that counts unless somebody else was faster."""

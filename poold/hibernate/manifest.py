@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 
 import orjson
 
+from contract.models import FILES, MACHINE
 from poold.hibernate.errors import Damaged, NotOurs
 
 FORMAT = 1
+FILES_FORMAT = 2  # of files alone: a host that does not know it refuses it
 FILE = "manifest"
 PART = re.compile(r"[a-z]{1,16}-[0-9]{5}")
 ID = re.compile(r"[a-z]{2}-[a-z0-9]{1,32}")  # of a sandbox and of a machine, whose folder has this name
@@ -72,8 +74,12 @@ class Manifest:
     engine: str
     facts: Mapping[str, Any]  # as the engine told them
     row: Mapping[str, Any]  # the sandbox, as `rows` tells of it
-    golden: str  # the name of the memory that it is a difference of
+    golden: str | None  # the name of the memory that it is a difference of; of files alone there is none
     files: Mapping[str, File]
+
+    @property
+    def kind(self) -> str:
+        return MACHINE if self.golden is not None else FILES
 
     @property
     def stored_bytes(self) -> int:
@@ -89,12 +95,14 @@ class Golden:
 
 
 def encode(what: Manifest | Golden) -> bytes:
-    return orjson.dumps({"format": FORMAT, **asdict(what)}, option=orjson.OPT_SORT_KEYS)
+    is_of_files = isinstance(what, Manifest) and what.kind == FILES
+    told = {"format": FILES_FORMAT if is_of_files else FORMAT, **asdict(what)}
+    return orjson.dumps(told, option=orjson.OPT_SORT_KEYS)
 
 
 def decode_manifest(key: str, data: bytes) -> Manifest:
     """Raises `Damaged` if it makes no sense, `NotOurs` if it is of another version."""
-    return _decoded(key, data, _manifest)
+    return _decoded(key, data, _manifest, (FORMAT, FILES_FORMAT))
 
 
 def decode_golden(key: str, data: bytes) -> Golden:
@@ -102,12 +110,12 @@ def decode_golden(key: str, data: bytes) -> Golden:
     return _decoded(key, data, lambda facts: Golden(_matching(AT, facts["at"]), _file(facts["file"])))
 
 
-def _decoded(key: str, data: bytes, read: Callable[[Any], T]) -> T:
+def _decoded(key: str, data: bytes, read: Callable[[Any], T], known: tuple[int, ...] = (FORMAT,)) -> T:
     try:
         facts = orjson.loads(data)
         version = facts["format"]
-        if version != FORMAT:
-            raise NotOurs(key, f"it has format {version!r} and this poold knows {FORMAT}")
+        if version not in known or isinstance(version, bool):
+            raise NotOurs(key, f"it has format {version!r} and this poold knows {', '.join(map(str, known))}")
         return read(facts)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(key, f"it makes no sense ({type(error).__name__}: {error})") from error
@@ -123,9 +131,17 @@ def _manifest(facts: Any) -> Manifest:
         at_ms=_number(facts["at_ms"], 1 << 53),
         facts=dict(facts["facts"].items()),
         row=dict(facts["row"].items()),
-        golden=_matching(SHA256, facts["golden"]),
+        golden=_golden(facts),
         files={_text(name): _file(file) for name, file in facts["files"].items()},
     )
+
+
+def _golden(facts: Any) -> str | None:
+    if facts["format"] != FILES_FORMAT:
+        return _matching(SHA256, facts["golden"])
+    if facts["golden"] is not None:
+        raise ValueError("files alone have no golden memory")
+    return None
 
 
 def _file(facts: Any) -> File:

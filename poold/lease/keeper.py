@@ -33,6 +33,7 @@ RECORD_LIMIT_S = 1.0  # for the host's record; the last one will do
 WARDEN_EVERY = 5  # renewals
 
 Record = Callable[[], Awaitable[Host]]
+Cover = Callable[[], Awaitable[None]]
 
 
 @dataclass
@@ -54,7 +55,10 @@ class Keeper:
         self._record: Record | None = None
         self._lost: str | None = None
         self._is_failing = False
+        self._is_leaving = False
+        self._turn = asyncio.Lock()  # of who writes the lease
         self._sent_beat = held.lease.beat
+        self.is_away = False  # what it had is carried on by another host
         self._sent_ns = {held.lease.beat: held.sent_ns}  # when each was sent, of those that may be in the store
         self.counted = Counted()
 
@@ -118,20 +122,26 @@ class Keeper:
                 await finish(asyncio.to_thread(self._clear))
             raise
 
-    async def leave(self) -> None:
-        """This host runs nothing any more, and will not: others need not wait to carry on what it has.
+    async def leave(self, heir: str = "", cover: Cover | None = None) -> None:
+        """This host runs nothing any more, and will not: others need not wait to carry on what it has, `heir` first.
 
-        After `holding`. Raises what the store raises; then the lease lapses in its time.
+        From the first moment on nothing is acknowledged; what was is in the replica when `cover` returns, before
+        anybody may read it. During `holding`, which goes on then, or after it. Raises what the store raises: then the
+        lease is left or lapses in its time, and this process holds nothing in either case.
         """
-        with contextlib.suppress(_Lost):  # somebody has it already
-            while not await self._has_left():
-                await self._look()  # the last renewal may have been cut off
-        self._lost = "it has left its cluster"
-        await finish(asyncio.to_thread(self._clear))
+        async with self._turn:  # no renewal is under way
+            self._is_leaving = True
+            self._lost = "it has left its cluster"
+            await finish(asyncio.to_thread(self._clear))
+            if cover is not None:
+                await cover()
+            with contextlib.suppress(_Lost):  # somebody has it already, or a reply was lost
+                while not await self._has_left(heir):
+                    await self._look()  # the last renewal may have been cut off
 
-    async def _has_left(self) -> bool:
+    async def _has_left(self, heir: str) -> bool:
         try:
-            await self._ground.store.replace(self._ground.key, self.lease.left().encode(), self._held.tag)
+            await self._ground.store.replace(self._ground.key, self.lease.left(heir).encode(), self._held.tag)
         except Conflict:
             return False
         return True
@@ -146,15 +156,19 @@ class Keeper:
         """Beside the renewals: one that hangs must not keep us from seeing what time it is."""
         while self.is_held:  # noqa: ASYNC110 — for a time, not for a change
             await asyncio.sleep(min(LOOK_S, self.left_s))
-        await self._fence()
+        if not self._is_leaving:
+            await self._fence()
 
     async def _renewing(self) -> None:
         rest_s = self.terms.renew_ns / S
         try:
             while True:
                 await asyncio.sleep(rest_s / 4 if self._is_failing else rest_s)
-                if await self._has_warden():
-                    await self._renew()
+                async with self._turn:
+                    if self._is_leaving:
+                        return
+                    if await self._has_warden():
+                        await self._renew()
         except _Lost as error:
             self._lost = str(error)  # seen by who counts
 

@@ -18,6 +18,11 @@ class Membership:
     def is_held(self) -> bool:
         return self.keeper is None or self.keeper.is_held
 
+    @property
+    def is_away(self) -> bool:
+        """What this host had is another's."""
+        return self.keeper is not None and self.keeper.is_away
+
     def check(self) -> None:
         """Raise `Fenced` if this host must not do anything now."""
         if self.keeper is not None:

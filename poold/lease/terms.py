@@ -23,6 +23,7 @@ GRACE_NS = 2 * S  # for poold to kill its machines by itself, before its warden 
 DEAD_NS = 2 * S  # from the warden's kill to the last instruction of a machine
 # Clocks run apart: chronyd may let one run 8.3 % faster or slower for a while, and 1.0834 / 0.9166 < 1.2.
 DRIFT = 1.2
+HEIR_NS = 15 * S  # so long others leave what a host has left to the heir that it named: it looks every few seconds
 STAGGER_NS = 3 * S  # between those who would take the same lease: conditional writes that meet are slow in some stores
 
 
@@ -154,6 +155,15 @@ def stagger_ns(host: str, me: str, living: Mapping[str, Host], jitter: float) ->
     return int((rank + jitter / 2) * STAGGER_NS)
 
 
+def deference_ns(lease: Lease, me: str, living: Mapping[str, Host], jitter: float) -> int:
+    """How long `me` lets others try first for a lease. An heir that was named and lives is the first."""
+    rest_ns = stagger_ns(lease.host, me, living, jitter)
+    named = living.get(lease.heir) if lease.has_left else None
+    if named is None or named.draining:
+        return rest_ns
+    return 0 if lease.heir == me else HEIR_NS + rest_ns
+
+
 def living(seen: Mapping[str, Seen], now_ns: int) -> dict[str, Host]:
     """The records of the hosts that hold their leases."""
     return {name: each.lease.record for name, each in seen.items() if is_alive(each, now_ns)}
@@ -172,7 +182,8 @@ def plan(me: Lease, seen: Mapping[str, Seen], now_ns: int, *, jitter: float = 0.
             elif heir(taken, seen) is Heir.ANYONE and now_ns >= each.at_ns + wait_ns:
                 new.append(PassOn(each, taken))
         lapsed_ns = lapses_ns(each)
-        if name != me.host and lapsed_ns is not None and now_ns >= lapsed_ns + wait_ns:
+        after_ns = deference_ns(each.lease, me.host, present, jitter)
+        if name != me.host and lapsed_ns is not None and now_ns >= lapsed_ns + after_ns:
             new.append(Take(each))
     return carry + new
 

@@ -26,6 +26,7 @@ MAX_TAKEN = 1000
 MIN_HOLD_MS, MAX_HOLD_MS = 100, 3_600_000
 RANDOM = r"[0-9a-f]{32}"
 BOOT = r"[0-9a-f-]{0,36}"
+HEIR = f"(?:{NAME.pattern})?"
 
 
 class State(StrEnum):
@@ -60,6 +61,7 @@ class Lease:
     beat: int  # grows with everything that the holder writes: no two contents are alike
     record: Host
     has_left: bool = False
+    heir: str = ""  # who is to carry on what a holder that has left had, if it can
     taken: tuple[Taken, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)  # of a later version: kept
 
@@ -83,17 +85,17 @@ class Lease:
         epoch = self.epoch if goes_on else self.epoch + 1
         root = self.root if keeps_line else epoch
         held = replace(self, epoch=epoch, root=root, holder=holder, boot=boot, hold_ms=hold_ms)
-        return replace(held, beat=self.beat + 1, has_left=False)
+        return replace(held, beat=self.beat + 1, has_left=False, heir="")
 
-    def left(self) -> "Lease":
-        return replace(self, has_left=True, beat=self.beat + 1)
+    def left(self, heir: str = "") -> "Lease":
+        return replace(self, has_left=True, heir=heir, beat=self.beat + 1)
 
     # What others do.
 
     def taken_by(self, host: str, epoch: int) -> "Lease":
         """Its holding is over, and `host` carries its line on."""
         lost = Taken(self.root, self.epoch, host, epoch)
-        return replace(self, epoch=self.epoch + 1, root=0, has_left=False, taken=(*self.taken, lost))
+        return replace(self, epoch=self.epoch + 1, root=0, has_left=False, heir="", taken=(*self.taken, lost))
 
     def passed_on(self, taken: Taken, host: str, epoch: int) -> "Lease":
         """`taken` is carried on by another one."""
@@ -155,6 +157,7 @@ def _decode(data: bytes, host: str) -> Lease:
         beat=fields.integer("beat", low=0, high=MAX_EPOCH),
         record=_record(fields, name),
         has_left=fields.flag("has_left", default=False),
+        heir=fields.text("heir", max_chars=63, pattern=HEIR, default=""),
         taken=tuple(_taken(each, epoch) for each in fields.inner_list("taken", max_count=MAX_TAKEN)),
         more={key: value for key, value in orjson.loads(data).items() if key not in KNOWN},
     )

@@ -84,7 +84,7 @@ class Covering:
             acknowledge(outcome for outcome in committed.outcomes if not outcome[-1])
             committed = replace(committed, outcomes=[outcome for outcome in committed.outcomes if outcome[-1]])
         else:
-            self._tell(committed.outcomes, committed.touched)
+            self._tell(self._unless_fenced(committed.outcomes), committed.touched)
             committed = replace(committed, outcomes=[], touched=set())
         if self._collected is None:
             self._collected = Waiting(time.monotonic())
@@ -162,6 +162,14 @@ class Covering:
         for waiting in filter(None, (self._under_way, self._collected)):
             _fail(waiting.outcomes, why)
         self._under_way = self._collected = None
+
+    def _unless_fenced(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """Where nobody waits for the replica, a host that has handed its ledger over acknowledges nothing either."""
+        try:
+            self._replication.check()
+        except Fenced as fenced:
+            return [(done, None, error or fenced, durable) for done, _, error, durable in outcomes]
+        return outcomes
 
     def _tell(self, outcomes: list[Outcome], touched: set[str]) -> None:
         acknowledge(outcomes)

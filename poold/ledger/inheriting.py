@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.states import Event, State
-from poold.ledger import audit, leftovers, repeats, sandboxes
+from poold.ledger import audit, leftovers, repeats, sandboxes, workspaces
 from poold.ledger.connect import Connection
 from poold.ledger.driver import sqlite3
 from poold.ledger.repeats import Repeat
@@ -136,6 +136,8 @@ def take_leftovers(db: sqlite3.Connection, old: sqlite3.Connection) -> list[str]
             bad.append(prefix)
         else:
             leftovers.add(db, prefix, now_ms=since_ms)
+    for owner, name, due_ms in old.execute("SELECT owner, name, due_ms FROM workspace_sweeps"):
+        workspaces.sweep_later(db, owner, name, due_ms=due_ms)
     return bad
 
 
@@ -198,8 +200,11 @@ def _copy_audit(db: sqlite3.Connection, old: sqlite3.Connection, lost: Former, s
 
 def _lose(db: sqlite3.Connection, sandbox_id: str, lost: Former, now_ms: int) -> None:
     """What only ran there, or was on a disk there, is over. What is in the store is as it was."""
-    if sandboxes.get(db, sandbox_id).state in GONE:
-        reason = f"{LOST}: host {lost.host} is gone, and with it what only that host had"
+    sandbox = sandboxes.get(db, sandbox_id)
+    if sandbox.state is State.STARTING and sandbox.hibernated is not None:  # its files are in the store, too
+        sandboxes.move(db, sandbox_id, Event.RETURN, now_ms=now_ms)
+    elif sandbox.state in GONE:
+        reason = sandbox.lost(f"{LOST}: host {lost.host} is gone, and with it what only that host had")
         sandboxes.move(db, sandbox_id, Event.FAIL, now_ms=now_ms, reason=reason)
 
 

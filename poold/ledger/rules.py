@@ -17,6 +17,7 @@ def get(db: sqlite3.Connection, owner: str) -> RulesAsked:
         on_timeout=row["on_timeout"],
         idle_sec=row["idle_sec"],
         hibernate_sec=row["hibernate_sec"],
+        hibernate_kind=row["hibernate_kind"],
         paused_sec=row["paused_sec"],
         auto_resume=None if row["auto_resume"] is None else bool(row["auto_resume"]),
     )
@@ -27,8 +28,8 @@ def put(db: sqlite3.Connection, owner: str, asked: RulesAsked, *, now_ms: int, r
     said = asdict(asked)
     db.execute(
         "INSERT OR REPLACE INTO rules"
-        " (owner, timeout_sec, on_timeout, idle_sec, hibernate_sec, paused_sec, auto_resume)"
-        " VALUES (:owner, :timeout_sec, :on_timeout, :idle_sec, :hibernate_sec, :paused_sec, :auto_resume)",
+        " (owner, timeout_sec, on_timeout, idle_sec, hibernate_sec, hibernate_kind, paused_sec, auto_resume) VALUES"
+        " (:owner, :timeout_sec, :on_timeout, :idle_sec, :hibernate_sec, :hibernate_kind, :paused_sec, :auto_resume)",
         {"owner": owner, **said},
     )
     audit.add(db, audit.Entry(at_ms=now_ms, action="owner.rules", owner=owner, request=request, detail=said))

@@ -10,6 +10,7 @@ from contract.errors import BadField, NotFound, WrongState
 from contract.models import MAX_PUBLIC_PORTS, Hibernated, Rules, Sandbox, Shape
 from contract.network import Network, Within
 from contract.states import LIVE, Event, State, step
+from contract.workspaces import Workspace
 from poold.ledger import audit, events, leftovers, usage
 from poold.ledger.driver import sqlite3
 
@@ -21,8 +22,9 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
     shape, rules = sandbox.shape, sandbox.rules
     db.execute(
         "INSERT INTO sandboxes (id, state, owner, image, vcpus, memory_mb, disk_mb, metadata, created_ms, expires_ms,"
-        " generation, timeout_sec, on_timeout, idle_sec, hibernate_sec, paused_sec, auto_resume, public_ports, network,"
-        " within) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " generation, timeout_sec, on_timeout, idle_sec, hibernate_sec, hibernate_kind, paused_sec, auto_resume,"
+        " public_ports, network, within, workspace)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             sandbox.id,
             sandbox.state,
@@ -39,11 +41,13 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
             rules.on_timeout,
             rules.idle_sec,
             rules.hibernate_sec,
+            rules.hibernate_kind,
             rules.paused_sec,
             rules.auto_resume,
             orjson.dumps(sandbox.public_ports).decode(),
             orjson.dumps(sandbox.network.view()).decode(),
             orjson.dumps([each.view() for each in sandbox.within]).decode(),
+            workspace_text(sandbox.workspace),
         ),
     )
     told = {
@@ -53,6 +57,7 @@ def add(db: sqlite3.Connection, sandbox: Sandbox, *, request: str | None = None)
         "expires_ms": sandbox.expires_ms,
         "public_ports": sandbox.public_ports,
         "network": sandbox.network.policy,
+        **({} if sandbox.workspace is None else {"workspace": sandbox.workspace.view()}),
     }
     _record(db, sandbox, "created", told, action="create", noted=told, now_ms=sandbox.created_ms, request=request)
 
@@ -118,9 +123,10 @@ MOVE = (
     " expires_ms = coalesce(:expires_ms, expires_ms),"
     " reason = CASE WHEN :state = 'running' THEN :reason ELSE coalesce(:reason, reason) END,"
     " started_ms = CASE WHEN :state = 'running' THEN coalesce(started_ms, :now) ELSE started_ms END,"
-    " paused_ms = CASE WHEN :state = 'paused' THEN coalesce(paused_ms, :now)"
+    " paused_ms = CASE WHEN :state IN ('paused', 'hibernated') THEN coalesce(paused_ms, :now)"
     "   WHEN :state IN ('running', 'stopped', 'error') THEN NULL ELSE paused_ms END,"
-    " hibernated = CASE WHEN :state IN ('paused', 'stopped') THEN NULL ELSE coalesce(:hibernated, hibernated) END,"
+    " hibernated = CASE WHEN :state IN ('paused', 'running', 'stopped') THEN NULL"
+    "   ELSE coalesce(:hibernated, hibernated) END,"
     " ended_ms = CASE WHEN :state IN ('stopped', 'error') THEN coalesce(ended_ms, :now) ELSE ended_ms END"
     " WHERE id = :id RETURNING *"
 )
@@ -348,6 +354,7 @@ def _sandbox(row: sqlite3.Row) -> Sandbox:
             on_timeout=row["on_timeout"],
             idle_sec=row["idle_sec"],
             hibernate_sec=row["hibernate_sec"],
+            hibernate_kind=row["hibernate_kind"],
             paused_sec=row["paused_sec"],
             auto_resume=bool(row["auto_resume"]),
         ),
@@ -362,7 +369,12 @@ def _sandbox(row: sqlite3.Row) -> Sandbox:
         network=_network(row["network"]),
         within=_within(row["within"]),
         hibernated=None if row["hibernated"] is None else Hibernated(**orjson.loads(row["hibernated"])),
+        workspace=None if row["workspace"] is None else Workspace(**orjson.loads(row["workspace"])),
     )
+
+
+def workspace_text(workspace: Workspace | None) -> str | None:
+    return None if workspace is None else orjson.dumps(workspace.encode()).decode()
 
 
 @lru_cache(maxsize=1024)

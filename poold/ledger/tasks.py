@@ -34,7 +34,7 @@ DONE = "done"
 # What was asked for and never changes.
 ASKED = (
     *("model", "repo", "ref", "depth", "branch", "push", "image", "vcpus", "memory_mb", "disk_mb", "secrets"),
-    *("keep_minutes", "webhook", "metadata", "retry_of", "retries"),
+    *("keep_minutes", "webhook", "metadata", "retry_of", "retries", "workspace"),
 )
 
 
@@ -282,7 +282,7 @@ def _row(db: sqlite3.Connection, row: sqlite3.Row) -> Row:
 
 
 def _task(row: sqlite3.Row) -> Task:
-    asked = {"retries": 0, **_json(row["asked"])}  # an older host has written none
+    asked = {"retries": 0, "workspace": None, **_json(row["asked"])}  # an older host has written none
     approvals = asked["approvals"]
     return Task(
         id=row["id"],

@@ -42,6 +42,7 @@ class Keeper:
         self._opened_at = 0.0  # when the last one ended
         self._filling: asyncio.Event | None = None  # set when the machine being made is warm, or given up
         self._is_strained = False  # the host is: no machine is kept warm
+        self._is_closed = False  # it is being emptied: likewise
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -64,6 +65,18 @@ class Keeper:
     def strain(self, is_strained: bool) -> None:
         """Whether the host is short of something: then warm machines go first."""
         self._is_strained = is_strained
+        self._look.set()
+
+    async def close(self) -> None:
+        """Keep no machine warm until `open`, and return when there is none."""
+        self._is_closed = True
+        if self._filling is not None:
+            await self._filling.wait()
+        await self.refill(None)
+        self._look.set()
+
+    def open(self) -> None:
+        self._is_closed = False
         self._look.set()
 
     def look(self) -> None:
@@ -130,7 +143,8 @@ class Keeper:
 
     def _targets(self) -> dict[Shape, int]:
         now = time.monotonic()
-        return {shape: 0 if self._is_strained else demand.target(now) for shape, demand in self._demand.items()}
+        is_shut = self._is_strained or self._is_closed
+        return {shape: 0 if is_shut else demand.target(now) for shape, demand in self._demand.items()}
 
     async def _keep(self) -> None:
         while True:

@@ -144,6 +144,14 @@ class Pool:
         await self.engine.resume(place.machine)
         return place.guest
 
+    def redial(self, place: Place, error: WarrenError) -> Guest:
+        """Hang up on the place's guest, for everybody else, and call it again."""
+        if place.machine is None or place.guest is None:
+            raise MachineDied("the machine has ended")
+        place.guest.close(error)
+        place.guest = self._guest(place.machine)
+        return place.guest
+
     async def release(self, place: Place, error: WarrenError | None = None) -> None:
         """Everything of the place is given back. Succeeds if it is already. What fails is tried again by itself."""
         await finish(self._end(place, self.engine.destroy, error))

@@ -29,6 +29,7 @@ class Plan:
     remove: list[str] = field(default_factory=list)  # machines that nobody has
     halt: list[str] = field(default_factory=list)  # processes of machines that are on disk
     put_back: list[Sandbox] = field(default_factory=list)  # resumes that were cut short: paused as before
+    give_back: list[Sandbox] = field(default_factory=list)  # likewise, of files alone: they are in the store
     lose: list[tuple[Sandbox, str]] = field(default_factory=list)  # and why
     adopt: list[Adopt] = field(default_factory=list)
     paused: list[Sandbox] = field(default_factory=list)
@@ -51,6 +52,9 @@ def plan(rows: Iterable[Sandbox], found: Iterable[Found], *, base_uid: int) -> P
         machine = machines.get(sandbox.machine or "")
         if sandbox.state is State.RUNNING:
             keeps = _running(result, sandbox, machine, base_uid)
+        elif sandbox.state is State.STARTING and sandbox.hibernated is not None:
+            result.give_back.append(sandbox)
+            keeps = False
         elif machine is not None and machine.is_saved:
             keeps = _saved(result, sandbox, machine)
         else:

@@ -15,7 +15,7 @@ from poold.errors import GuestError, MachineDied
 from poold.ledger import Ledger, sandboxes
 from poold.link import Guest
 from poold.reconcile.plan import NO_SLOT, Adopt, Plan
-from poold.sandboxes import Live, Means, Sandboxes, operations
+from poold.sandboxes import Live, Means, Sandboxes, files_alone, operations
 from poold.slots import Slot
 
 log = logging.getLogger("poold.reconcile")
@@ -52,9 +52,12 @@ async def clear(todo: Plan, engine: Engine, ledger: Ledger, *, now_ms: int) -> R
     for sandbox in todo.put_back:
         await _move(ledger, sandbox, Event.PUT_BACK, now_ms)
         recovery.undone.append(sandbox.id)
+    for sandbox in todo.give_back:
+        await _move(ledger, sandbox, Event.RETURN, now_ms)
+        recovery.undone.append(sandbox.id)
     for sandbox, reason in todo.lose:
         log.warning("a sandbox was lost", extra={"sandbox": sandbox.id, "why": reason})
-        await _move(ledger, sandbox, Event.FAIL, now_ms, reason=reason)
+        await _move(ledger, sandbox, Event.FAIL, now_ms, reason=sandbox.lost(reason))
         recovery.lost.append(sandbox.id)
     return recovery
 
@@ -114,6 +117,8 @@ async def _tell(means: Means, sandbox: Sandbox, guest: Guest) -> None:
         if health.get("id") == sandbox.id and health.get("generation") != sandbox.generation:
             identity = means.identity(sandbox.id, sandbox.generation)
             await guest.call("POST", "/identity", identity, limit_s=ANSWER_LIMIT_S)
+        if health.get("frozen") is True:  # its files were on their way to the store when the last daemon ended
+            await files_alone.thaw(guest)
     except GuestError as error:
         log.warning("an adopted guest does not answer", extra={"sandbox": sandbox.id, "why": str(error)})
         return
@@ -124,6 +129,6 @@ async def _tell(means: Means, sandbox: Sandbox, guest: Guest) -> None:
 async def _give_up(means: Means, action: Adopt, reason: str, recovery: Recovery) -> None:
     log.warning("a sandbox was lost", extra={"sandbox": action.sandbox.id, "why": reason})
     with contextlib.suppress(WrongState):
-        await means.move(action.sandbox.id, Event.FAIL, BY_ITSELF, reason=reason)
+        await means.move(action.sandbox.id, Event.FAIL, BY_ITSELF, reason=action.sandbox.lost(reason))
     await _ended(means.pool.remove(action.machine_id), action.machine_id)
     recovery.lost.append(action.sandbox.id)

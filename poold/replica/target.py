@@ -1,5 +1,6 @@
 """Where a replica is, and how Litestream is told: settings without secrets, and an environment with them."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 from poold.config import S3Config
 from poold.replica.errors import ReplicaError
+
+log = logging.getLogger("poold.replica")
 
 USUAL_REGION = "us-east-1"  # of servers that are not Amazon's and do not care
 # What Litestream is given of our environment, besides AWS's own settings: where those are kept, and how to get there.
@@ -52,8 +55,24 @@ class S3:
         given = {name: value for name, value in told.items() if value is not None}
         return {"type": "s3", "bucket": self.config.bucket, "path": self.path, **given}
 
+    @property
+    def untold(self) -> str | None:
+        """The encryption that the store was asked for and Litestream cannot be told: it knows keys of KMS alone."""
+        is_told = "SSEKMSKeyId" in self.config.encryption_parameters
+        return None if is_told else self.config.encryption or None
+
 
 Target = Folder | S3
+
+
+def warn_of_untold(target: Target) -> None:
+    """Say it in the log if the replica is not encrypted as the rest of the store is asked to be."""
+    if isinstance(target, S3) and target.untold is not None:
+        hint = "set the default encryption of the bucket, or name a key: aws:kms:KEY"
+        log.warning(
+            "Litestream cannot be told POOLD_STORE_ENCRYPTION: the ledger's replica is encrypted as the bucket says",
+            extra={"encryption": target.untold, "hint": hint},
+        )
 
 
 def replica_of(store: Path | S3Config, host: str, epoch: int) -> Target:

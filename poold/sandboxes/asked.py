@@ -2,6 +2,7 @@
 
 from contract.models import Caller, CreateSandbox, Rules, Sandbox, Shape
 from contract.states import State
+from contract.workspaces import Workspace
 from poold.sandboxes.means import Means
 from poold.sandboxes.network import asked_network
 
@@ -19,7 +20,14 @@ def shape_of(means: Means, request: CreateSandbox, default_image: str) -> Shape:
 
 
 def new_sandbox(
-    means: Means, request: CreateSandbox, shape: Shape, caller: Caller, rules: Rules, *, sandbox_id: str
+    means: Means,
+    request: CreateSandbox,
+    shape: Shape,
+    caller: Caller,
+    rules: Rules,
+    *,
+    sandbox_id: str,
+    workspace: Workspace | None = None,
 ) -> Sandbox:
     """A sandbox that is not in the ledger yet."""
     now_ms = means.sources.now_ms()
@@ -37,4 +45,5 @@ def new_sandbox(
         public_ports=request.public_ports,
         network=network,
         within=within,
+        workspace=workspace,
     )

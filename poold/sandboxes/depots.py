@@ -1,6 +1,8 @@
 """Where machines of this host hibernate: in the store that hosts share, or in one of its own."""
 
+import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -9,6 +11,7 @@ from poold.engines import Engine
 from poold.hibernate import Depot, Notes
 from poold.images import Images
 from poold.ledger import Ledger, leftovers
+from poold.lifetimes import finish
 from poold.sandboxes.means import Sources
 from poold.store.folder import open_folder
 from poold.store.opening import Shared
@@ -32,6 +35,8 @@ async def open_depot(
             store, cluster = shared.store, shared.cluster
         else:
             store, cluster = await stack.enter_async_context(open_folder(state_dir / "store")), ALONE
+        # Of a daemon that was killed: an archive that was on its way.
+        await finish(asyncio.to_thread(shutil.rmtree, state_dir / "spools", ignore_errors=True))
         notes = notes_in(ledger, sources.now_ms)
         yield Depot(store, engine, images, state_dir / "goldens", cluster=cluster, notes=notes, entropy=sources.entropy)
 

@@ -11,25 +11,25 @@ So a failure, a cancellation or a kill at any step has nothing to undo that coul
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from typing import Any, TypeVar
 
-from contract.errors import CapacityError, NotFound, WarrenError, WrongState
-from contract.models import Caller, Hibernated, Sandbox
+from contract.errors import NotFound, WarrenError, WrongState
+from contract.models import FILES, MACHINE, Caller, Hibernated, Sandbox
 from contract.states import Event
 from poold.hibernate import Depot, Drive
 from poold.ledger import leftovers, sandboxes
 from poold.ledger.driver import Connection
 from poold.lifetimes import beside, finish
-from poold.sandboxes.means import Means
+from poold.sandboxes import files_alone
+from poold.sandboxes.means import Live, Means
+from poold.sandboxes.owed import Owed
+from poold.sandboxes.stoppable import Stoppable
 from poold.sandboxes.telling import Progress
 from poold.sandboxes.why import STOPPING, exists
 from poold.steps import Step, run_steps
 
 log = logging.getLogger("poold.sandboxes")
-
-T = TypeVar("T")
 
 SWEEP_S = 3600.0
 REST_S = 300.0  # after a hibernation that failed: all of it may have to be sent again
@@ -51,8 +51,7 @@ class Hibernation:
 
     def __init__(self, means: Means) -> None:
         self._means = means
-        self._is_stopping = False
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._work = Stoppable()
         self._to_sweep = asyncio.Event()
         self._failed: set[str] = set()
 
@@ -64,31 +63,56 @@ class Hibernation:
 
     def stop(self) -> None:
         """End what is under way: everything is where it was, and the next daemon may begin again."""
-        self._is_stopping = True
-        for task in self._under_way:
-            task.cancel()
+        self.give_up(STOPPING)
 
-    def depot(self, sandbox_id: str) -> Depot:
-        """Where this host puts machines, or `WrongState` if it has nowhere to put them."""
+    def give_up(self, why: str | None) -> None:
+        """End what is under way, and begin nothing, for `why`: everything is where it was. With None: begin again."""
+        self._work.give_up(why)
+
+    def depot(self, sandbox_id: str, kind: str = MACHINE) -> Depot:
+        """Where this host puts machines, or files alone. `WrongState` if it cannot take them from a machine."""
         depot, engine = self._means.depot, self._means.pool.engine
-        if depot is None or not engine.can_save:
+        if depot is None or (kind == MACHINE and not engine.can_save):
             raise WrongState(f"the {engine.name} engine of this host cannot hibernate a sandbox", sandbox=sandbox_id)
         return depot
 
+    @contextlib.contextmanager
+    def resting(self, sandbox_id: str) -> Iterator[None]:
+        """What fails in the block is not tried again by itself at once."""
+        self._failed.add(sandbox_id)
+        yield
+        self._failed.discard(sandbox_id)
+
     async def put(self, sandbox: Sandbox, caller: Caller, why: str) -> Sandbox:
         """Put a paused sandbox into the store and free its disk. If this fails before that is written, it is paused."""
-        self._failed.add(sandbox.id)
-        with self._means.timing(self._means.metrics.hibernate_seconds):
-            hibernated = await self._stoppable(self._put(sandbox, caller, why))
-        self._failed.discard(sandbox.id)
+        with self.resting(sandbox.id), self._means.timing(self._means.metrics.hibernate_seconds):
+            hibernated = await self._work.do(self._put(sandbox, caller, why))
         with contextlib.suppress(WarrenError):  # it is tried again, and said, by who ends machines
             await self._means.pool.remove(sandbox.machine or "")
         return hibernated
 
+    async def put_files(self, live: Live, caller: Caller, why: str) -> Sandbox:
+        """Put the files of a running sandbox into the store. If this fails before that is written, it runs on."""
+        depot = self.depot(live.sandbox.id, FILES)
+        try:
+            with self.resting(live.sandbox.id), self._means.timing(self._means.metrics.hibernate_seconds):
+                return await self._work.do(files_alone.put(self._means, depot, live, caller, why))
+        except BaseException:
+            self.sweep_soon()
+            raise
+
+    async def bring_back(self, sandbox: Sandbox, owed: Owed, caller: Caller) -> Live:
+        """Another machine for a sandbox of which the store has the files. If this fails, they are there as before."""
+        depot = self.depot(sandbox.id, FILES)
+        with self._means.timing(self._means.metrics.fetch_seconds):
+            live = await self._work.do(files_alone.bring_back(self._means, owed, depot, sandbox, caller))
+        self.sweep_soon()
+        return live
+
     async def fetch(self, sandbox: Sandbox, caller: Caller) -> Sandbox:
         """Bring a hibernated sandbox to this host's disk, paused. If this fails, it is in the store as it was."""
         with self._means.timing(self._means.metrics.fetch_seconds):
-            paused = await self._stoppable(self._fetch(sandbox, caller))
+            paused = await self._work.do(self._fetch(sandbox, caller))
         self._to_sweep.set()
         return paused
 
@@ -97,7 +121,7 @@ class Hibernation:
 
         Twice changes nothing. Raises `Exists` if this host has had a sandbox of that id otherwise.
         """
-        sandbox = await self.depot(key).sandbox_of(key)
+        sandbox = await self.depot(key, FILES).sandbox_of(key)
         now_ms = self._means.sources.now_ms()
         write = partial(_take_over, sandbox=sandbox, now_ms=now_ms, request=caller.request)
         return await finish(self._means.ledger.write(write))
@@ -106,7 +130,7 @@ class Hibernation:
         """What can be read of the disk of a hibernated sandbox."""
         if sandbox.hibernated is None:
             raise WrongState(f"sandbox {sandbox.id} is {sandbox.state}, not in the store", state=sandbox.state)
-        return await self.depot(sandbox.id).drive(sandbox.hibernated)
+        return await self.depot(sandbox.id, sandbox.hibernated.kind).drive(sandbox.hibernated)
 
     def rests_s(self, sandbox_id: str) -> float:
         """How long to wait before what should come by itself is tried again. Of each failure this tells once."""
@@ -161,21 +185,6 @@ class Hibernation:
         # Whatever comes of this: what was planted stays. It is the sandbox's if this is written, and in nobody's way if
         # it is not.
         return await finish(means.move(sandbox.id, Event.FETCH, caller, detail={"bytes": found.bytes}))
-
-    async def _stoppable(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns. A caller that leaves does not end it; a host that stops does."""
-        task = asyncio.ensure_future(work)
-        self._under_way.add(task)
-        if self._is_stopping:
-            task.cancel()
-        try:
-            return await finish(task)
-        except asyncio.CancelledError:
-            if task.cancelled() and self._is_stopping:
-                raise CapacityError(STOPPING) from None
-            raise
-        finally:
-            self._under_way.discard(task)
 
     async def _keep_sweeping(self) -> None:
         while self._means.depot is not None:

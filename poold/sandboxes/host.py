@@ -19,22 +19,22 @@ from poold.lifetimes import finish
 from poold.link import Guest
 from poold.sandboxes import operations, timeline
 from poold.sandboxes.asked import new_sandbox, shape_of
-from poold.sandboxes.hibernation import Hibernation
+from poold.sandboxes.ending import Ending
 from poold.sandboxes.lifecycle import following
 from poold.sandboxes.means import Defaults, Live, Means
 from poold.sandboxes.owed import Owed
 from poold.sandboxes.rules import OwnersRules
-from poold.sandboxes.settings import BY_ITSELF, Settings
+from poold.sandboxes.settings import BY_ITSELF
 from poold.sandboxes.timers import Timers
 from poold.sandboxes.turns import Creations, Making, Turns
-from poold.sandboxes.why import DRAINING, STOPPING, WHY, exists, not_running, stopped
+from poold.sandboxes.why import DRAINING, STOPPING, WHY, exists, not_running
 
 log = logging.getLogger("poold.sandboxes")
 
 RETRY_S = 5.0  # after a step that should have come by itself and failed
 
 
-class Sandboxes(Settings):
+class Sandboxes(Ending):
     """Open as a block: after it nothing is under way any more, and running sandboxes go on without us."""
 
     def __init__(self, means: Means, defaults: Defaults) -> None:
@@ -45,7 +45,6 @@ class Sandboxes(Settings):
         self._timers = Timers(lambda sandbox_id: self._tasks.create_task(self._act(sandbox_id)))
         self._owed = Owed(means, self._again)
         self.rules = OwnersRules(means, defaults.rules)
-        self.hibernation = Hibernation(means)
         self._turns = Turns()
         self.repeats = Turns()  # of requests to create the same sandbox
         self.creations = Creations()
@@ -55,7 +54,7 @@ class Sandboxes(Settings):
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Sandboxes"]:
-        async with self._tasks, self.hibernation.running():
+        async with self._tasks, self.hibernation.running(), self.workspaces.running():
             try:
                 yield self
             finally:
@@ -67,6 +66,7 @@ class Sandboxes(Settings):
         self.creations.end(CapacityError(STOPPING))
         self._timers.stop()
         self.hibernation.stop()
+        self.workspaces.stop()
         await self._turns.all_over()
         for sandbox_id in list(self._live):
             if (live := self._forget(sandbox_id)) is not None:  # its machine runs on, and the next daemon finds it
@@ -89,8 +89,11 @@ class Sandboxes(Settings):
             async with self._turns.of(name), self.creations.under_way(name, Making(caller.owner, shape)):
                 if sandbox_id is not None:
                     await self._must_be_new(name)
-                sandbox = new_sandbox(self._means, request, shape, caller, rules, sandbox_id=name)
-                live = await operations.create(self._means, self._owed, sandbox, request, caller)
+                found = await self.workspaces.asked(request, caller.owner)
+                kept = None if found is None else found.workspace
+                sandbox = new_sandbox(self._means, request, shape, caller, rules, sandbox_id=name, workspace=kept)
+                fill = self.workspaces.filling(sandbox, found)
+                live = await operations.create(self._means, self._owed, sandbox, request, caller, fill)
                 self._watch(live)
         return self._with_next(live.sandbox)
 
@@ -154,27 +157,6 @@ class Sandboxes(Settings):
                 raise WrongState(f"cannot resume a sandbox that is {sandbox.state}", state=sandbox.state)
             return await finish(self._resume(sandbox, caller))
 
-    async def hibernate(self, sandbox_id: str, caller: Caller = BY_ITSELF, why: str = "by request") -> Sandbox:
-        """Pause the sandbox if it runs, put it into the store, and free its disk. If this fails, it is paused."""
-        self.hibernation.depot(sandbox_id)
-        async with self._turns.of(sandbox_id):
-            if (live := self._live.get(sandbox_id)) is not None:
-                await finish(self._pause(live, caller, why))
-            sandbox = await self._settled(sandbox_id)
-            if sandbox.state is State.HIBERNATED:
-                return sandbox
-            if sandbox.state is not State.PAUSED:
-                raise not_running(sandbox)
-            return await finish(self._hibernate(sandbox, caller, why))
-
-    async def destroy(
-        self, sandbox_id: str, caller: Caller = BY_ITSELF, reason: str = "destroyed by request"
-    ) -> Sandbox:
-        """Stop the sandbox and give back all that it used. Destroying a stopped one changes nothing."""
-        self.creations.end(stopped(sandbox_id, reason), sandbox_id)
-        async with self._turns.of(sandbox_id):
-            return await finish(self._destroy(sandbox_id, caller, reason))
-
     async def at_rest(self, sandbox_id: str) -> None:
         """Return when nothing is under way with the sandbox: of one that is over, all has been written down then."""
         async with self._turns.of(sandbox_id):
@@ -214,19 +196,18 @@ class Sandboxes(Settings):
         """Every sandbox that has a machine now."""
         return list(self._live.values())
 
-    async def drain(self, mode: str, caller: Caller) -> AsyncIterator[tuple[str, WarrenError | None]]:
-        """Take nothing new, and `pause` or `destroy` what runs: each id when it is done, with what went wrong."""
+    async def close(self) -> None:
+        """Take nothing new. What is being created is given up, what is being resumed or put to sleep is waited for."""
         self.is_draining = True
         self.creations.end(Draining(DRAINING, retry_after_s=60))
-        await self._turns.all_over()  # what is being resumed is drained, too
-        end = self.pause if mode == "pause" else self.destroy
-        for sandbox_id in list(self._live):
-            try:
-                await end(sandbox_id, caller, "the host was drained")
-            except WarrenError as error:
-                yield sandbox_id, error
-            else:
-                yield sandbox_id, None
+        await self._turns.all_over()
+
+    async def give_up(self, sandbox_id: str, reason: str) -> None:
+        """The sandbox is over, as if its machine had failed: a task that has it goes on from its last checkpoint."""
+        async with self._turns.of(sandbox_id):
+            told = (await self.get(sandbox_id)).lost(reason)
+            sandbox = await self._means.move(sandbox_id, Event.FAIL, BY_ITSELF, reason=told)
+            await finish(self._free(sandbox, MachineDied(reason)))
 
     # How it is done.
 
@@ -255,6 +236,7 @@ class Sandboxes(Settings):
 
     async def _pause(self, live: Live, caller: Caller, why: str) -> Sandbox:
         sandbox_id = live.sandbox.id
+        await self.workspaces.save_before_sleep(live)
         # From here on an end of its machine is ours to tell of. `operations.pause` fails if it comes too early.
         del self._live[sandbox_id]
         live.stop_listening()
@@ -269,37 +251,14 @@ class Sandboxes(Settings):
         self._arm(sandbox)
         return self._with_next(sandbox)
 
-    async def _hibernate(self, sandbox: Sandbox, caller: Caller, why: str) -> Sandbox:
-        hibernated = await self.hibernation.put(sandbox, caller, why)
-        self._arm(hibernated)
-        return self._with_next(hibernated)
-
-    async def _resume(self, sandbox: Sandbox, caller: Caller) -> Sandbox:
-        if sandbox.state is State.HIBERNATED:
-            sandbox = await self.hibernation.fetch(sandbox, caller)
-            self._arm(sandbox)
-        with self._means.timing(self._means.metrics.resume_seconds):
-            live = await operations.resume(self._means, self._owed, sandbox, caller)
-            self._watch(live)
-        return self._with_next(live.sandbox)
-
-    async def _destroy(self, sandbox_id: str, caller: Caller, reason: str) -> Sandbox:
-        try:
-            sandbox = await self._means.move(sandbox_id, Event.STOP, caller, reason=reason)
-        except WrongState:
-            sandbox = await self.get(sandbox_id)
-            if sandbox.state is not State.STOPPED:
-                raise
-        await self._free(sandbox, stopped(sandbox_id, reason))
-        self.hibernation.sweep_soon()
-        return sandbox
-
     def _watch(self, live: Live) -> None:
         """From now on the sandbox ends with its machine, and what its rules say happens in its time."""
         sandbox_id = live.sandbox.id
         self._live[sandbox_id] = live
         listening = timeline.listen(live.guest, self._means.ledger, sandbox_id, self._means.sources.now_ms)
         live.listening = self._tasks.create_task(listening)
+        if live.sandbox.is_kept:
+            live.keeping = self._tasks.create_task(self.workspaces.keep_saving(live))
         if live.place.machine is not None:
             ended = live.place.machine.ended
             ended.add_done_callback(lambda ended: self._ended(live, f"its machine ended: {ended.result()}"))
@@ -316,7 +275,7 @@ class Sandboxes(Settings):
                 if self._live.get(sandbox_id) is live:  # it may have been stopped at the same moment
                     log.warning("sandbox failed", extra={"sandbox": sandbox_id, "why": reason})
                     with contextlib.suppress(WrongState):
-                        await self._means.move(sandbox_id, Event.FAIL, BY_ITSELF, reason=reason)
+                        await self._means.move(sandbox_id, Event.FAIL, BY_ITSELF, reason=live.sandbox.lost(reason))
                     await finish(self._free(live.sandbox, MachineDied(reason)))
         except WarrenError as error:
             log.error("a sandbox that failed was not cleared away", extra={"sandbox": sandbox_id, "why": str(error)})
@@ -333,6 +292,7 @@ class Sandboxes(Settings):
     def _forget(self, sandbox_id: str) -> Live | None:
         self._timers.clear(sandbox_id)
         self._owed.forget(sandbox_id)
+        self.workspaces.forget(sandbox_id)
         live = self._live.pop(sandbox_id, None)
         if live is not None:
             live.stop_listening()
@@ -373,7 +333,8 @@ class Sandboxes(Settings):
             pass  # it failed or was stopped at the same moment
         except WarrenError as error:
             log.error("a step that was due failed", extra={"sandbox": sandbox_id, "why": str(error)})
-            self._again(sandbox_id, max(RETRY_S, self.hibernation.rests_s(sandbox_id)))
+            rests_s = max(self.hibernation.rests_s(sandbox_id), self.workspaces.rests_s(sandbox_id))
+            self._again(sandbox_id, max(RETRY_S, rests_s))
 
     async def _hear(self, sandbox_id: str) -> None:
         """Ask the guest of a sandbox that seems idle: only it knows of output that nobody reads."""
@@ -393,8 +354,9 @@ class Sandboxes(Settings):
         else:
             log.info("by itself", extra={"sandbox": sandbox_id, "action": step.action, "why": step.why})
             if step.action == "destroy":
+                await self._save_at_end(sandbox_id, BY_ITSELF)
                 await self._destroy(sandbox_id, BY_ITSELF, WHY[step.why])
             elif live is not None:
                 await self._pause(live, BY_ITSELF, WHY[step.why])
             elif step.action == "hibernate":
-                await self._hibernate(sandbox, BY_ITSELF, WHY[step.why])
+                await self._hibernate(sandbox, BY_ITSELF, WHY[step.why], sandbox.rules.hibernate_kind)

@@ -21,6 +21,7 @@ from poold.metrics import Histogram, Metrics
 from poold.pool import Place, Pool, Rule
 from poold.sandboxes.lifecycle import Activity
 from poold.sandboxes.network import HostNetwork
+from poold.workspaces import Shelf
 
 ENTROPY_BYTES = 64  # twice what the kernel's generator can hold
 
@@ -53,6 +54,7 @@ class Means:
     metrics: Metrics
     network: HostNetwork = field(default_factory=HostNetwork)
     depot: Depot | None = None  # where machines hibernate
+    shelf: Shelf | None = None  # where workspaces are
 
     def rule_of(self, sandbox: Sandbox) -> Rule:
         """What the proxy of the sandbox's machine is told."""
@@ -115,15 +117,18 @@ class Live:
     users: int = 0  # requests under way and open terminals
     rests_until_ms: int = 0  # after a pause that failed: not before is another one tried by itself
     listening: "asyncio.Task[None] | None" = None
+    keeping: "asyncio.Task[None] | None" = None  # who saves its workspace now and then
+    saving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def activity(self) -> Activity:
         return Activity(self.active_ms, self.users > 0)
 
     def stop_listening(self) -> None:
-        if self.listening is not None:
-            self.listening.cancel()
-            self.listening = None
+        for task in (self.listening, self.keeping):
+            if task is not None:
+                task.cancel()
+        self.listening = self.keeping = None
 
     async def hear(self, now_ms: int) -> None:
         """Ask the guest for how long it has been quiet: only it knows of output that nobody reads."""

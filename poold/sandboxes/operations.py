@@ -9,6 +9,7 @@ The ledger says what is true at every moment, also if the daemon is killed there
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -27,9 +28,13 @@ from poold.steps import Step, Undo, run_steps
 
 log = logging.getLogger("poold.sandboxes")
 
+Fill = Callable[[Guest], Awaitable[None]]
 
-async def create(means: Means, owed: Owed, sandbox: Sandbox, request: CreateSandbox, caller: Caller) -> Live:
-    """A running sandbox whose guest has answered. If this raises or is cancelled, nothing runs for it."""
+
+async def create(  # noqa: PLR0917 — what is made, for whom
+    means: Means, owed: Owed, sandbox: Sandbox, request: CreateSandbox, caller: Caller, fill: Fill
+) -> Live:
+    """A running sandbox whose guest has answered and has been filled. If this raises or is cancelled, nothing runs."""
     place = await means.pool.take(sandbox.shape)
     outcome = "restored" if place.machine is None else "warm"
     names = {
@@ -59,6 +64,7 @@ async def create(means: Means, owed: Owed, sandbox: Sandbox, request: CreateSand
     steps = [
         Step("place", _nothing, lambda _: means.pool.release(place)),
         Step("claim", claim, write_off),
+        Step("fill", lambda: fill(guests[0])),
         Step("ready", ready),
     ]
     await run_steps("create", sandbox.id, steps)

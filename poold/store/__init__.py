@@ -7,7 +7,7 @@ that write. Each object has the SHA-256 of its content with it, which is checked
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 Progress = Callable[[int, int], None]
@@ -34,6 +34,9 @@ class Entry:
     bytes: int
     tag: str
     sha256: str = ""  # a listing does not tell it
+    # When it was written, by the clock of the store: only a listing tells it, and nobody decides more by it than
+    # whether something is days old.
+    written_ms: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -253,9 +253,15 @@ class Disk:
         except NoObject:
             return None
         except (Corrupt, Refused):
-            size = self._path(key).lstat().st_size
-            return Entry(key, max(0, size - header.LENGTH), "")
-        return Entry(key, entry.bytes, entry.tag)
+            facts = self._path(key).lstat()
+            return Entry(key, max(0, facts.st_size - header.LENGTH), "", written_ms=facts.st_mtime_ns // 1_000_000)
+        return Entry(key, entry.bytes, entry.tag, written_ms=self._written_ms(key))
+
+    def _written_ms(self, key: str) -> int | None:
+        try:
+            return self._path(key).lstat().st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return None
 
     @contextlib.contextmanager
     def _having(self, key: str, until: float) -> Iterator[None]:

@@ -41,7 +41,7 @@ async def open_shared(
         known = await asyncio.to_thread(_remembered, state_dir)
         await _must_be_ours(store, where, known)
         await probe(store, where)
-        cluster = await _joined(store)
+        cluster = await cluster_of(store)
         if known is None:
             await asyncio.to_thread(_remember, state_dir, cluster)
         elif known != cluster:
@@ -122,7 +122,7 @@ async def _must_be_ours(store: Store, where: object, known: str | None) -> None:
         raise _anothers(where, known, found)
 
 
-async def _joined(store: Store) -> str:
+async def cluster_of(store: Store) -> str:
     """Whose store this is: its first host says so."""
     made = {"version": VERSION, "id": f"cl-{secrets.token_hex(16)}"}
     with contextlib.suppress(Conflict):

@@ -147,7 +147,10 @@ class S3Store:
                 "listing", prefix, lambda client: client.list_objects_v2(**asked, MaxKeys=PAGE)
             )
             for found in page.get("Contents", ()):
-                yield Entry(found["Key"].removeprefix(self._root), found["Size"], found["ETag"])
+                written = found.get("LastModified")
+                written_ms = None if written is None else int(written.timestamp() * 1000)
+                key = found["Key"].removeprefix(self._root)
+                yield Entry(key, found["Size"], found["ETag"], written_ms=written_ms)
             if not page.get("IsTruncated"):
                 return
             asked["ContinuationToken"] = page["NextContinuationToken"]

@@ -18,11 +18,13 @@ from poold.ledger import tasks
 from poold.ledger.driver import Connection
 from poold.ledger.tasks import Row
 from poold.pool import OVERHEAD_MB, Pool
+from poold.store.errors import Corrupt
 from poold.tasks.life import OVER, Life
 from poold.tasks.means import Tools
 from poold.tasks.network import task_network
 from poold.tasks.queue import Turn
 from poold.tasks.repos import read_repo
+from poold.workspaces import Damaged
 
 log = logging.getLogger("poold.tasks")
 
@@ -80,6 +82,8 @@ async def _tried(life: Life, turn: Turn) -> Sandbox | None:
         life.refusals += 1
     except SandboxStopped as error:
         await life.fail("machine", error.message)
+    except (Damaged, Corrupt) as error:  # nothing is deleted: a person may restore an earlier version
+        await life.fail("workspace", error.message)
     except BadField as error:  # what the operator allows has changed since the task was made
         await life.fail("host", error.message)
     except WarrenError as error:
@@ -154,6 +158,8 @@ def sandbox_request(tools: Tools, row: Row) -> CreateSandbox:
         env={},
         metadata={"task": task.id},
         network=network_of(tools, task, row.key_network, env),
+        workspace=task.workspace,
+        task=task.id,
     )
 
 

@@ -62,6 +62,7 @@ async def _keep_all(life: Life, row: Row) -> None:
         ("commit", keeping.commit),
         ("work", keeping.work),
         ("archive", keeping.archive),
+        ("workspace", _save_workspace),
         ("pushed", _push),  # last: it may have to wait for a person
     ]
     try:
@@ -133,6 +134,16 @@ async def _stop_agent(life: Life, row: Row) -> dict[str, Any]:
         async with asyncio.timeout(LAST_WORDS_S):
             await follow(life, row.task.sandbox or "")
     return {}
+
+
+async def _save_workspace(life: Life, row: Row) -> dict[str, Any]:
+    """What fails here is tried again before its machine goes."""
+    if row.task.workspace is None:
+        return {}
+    saved = await life.tools.sandboxes.save_workspace(row.task.sandbox or "", life.caller)
+    told = {"name": row.task.workspace, "version": saved.version, "is_new": saved.is_new}
+    await life.tell("task.saved", told)
+    return told
 
 
 async def _fetch(life: Life, row: Row) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from contract.errors import BadField, CapacityError, NotFound, NotMine, WarrenError, WrongState
 from contract.models import Caller
 from contract.network import Network
-from contract.task_states import FINAL, TaskEvent, TaskState, step
+from contract.task_states import FINAL, TaskState
 from contract.tasks import CreateTask, Input, Task
 from poold.errors import Draining, Exists, LedgerError
 from poold.ledger import artifacts, retention, tasks, webhooks
@@ -21,7 +21,7 @@ from poold.link import FAR_AWAY
 from poold.sandboxes.turns import Turns
 from poold.seal import Broken
 from poold.store.errors import Corrupt, NoObject
-from poold.tasks import inputs, keeping
+from poold.tasks import inputs, keeping, wishes
 from poold.tasks.checkpointing import remove_all
 from poold.tasks.errors import NoArtifact
 from poold.tasks.life import Life
@@ -57,23 +57,36 @@ class Tasks:
         self._fresh: set[str] = set()  # whose secrets are there, perhaps before their row is
         self._stale: set[str] = set()  # those of them that were there when it was last swept
         self._stopping = False
+        self._is_halted = False  # nobody works on any, for they are about to be another host's
         self._turns = Turns()  # of requests to create the same task
         ends = Ends(tools.ledger, tools.vault, tools.metrics)
         self._deliveries = Deliveries(ends, post, clock_ms=tools.now_ms, random=random)
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator["Tasks"]:
-        """Take up every task that is not over, and work on all of them during the block."""
+    async def running(self, *, halted: bool = False) -> AsyncIterator["Tasks"]:
+        """Take up every task that is not over, and work on all of them during the block; `halted`: on none yet."""
         self.tools.means.pool.places.on_room = self.tools.queue.freed
         await self._clear_halves()
-        for row in await self.tools.read(tasks.under_way):
-            self._begin(row)
+        self._is_halted = True
+        if not halted:
+            await self.go_on()
         others = [asyncio.ensure_future(_always(each)) for each in (self._deliveries.run, self._upkeep)]
         try:
             yield self
         finally:
             self._stopping = True
             await finish(_ended([*others, *self._runners.values()]))
+
+    async def halt(self) -> None:
+        """Work on no task, until `go_on`. Each is as the ledger says, and so goes on elsewhere as after a restart."""
+        self._is_halted = True
+        await finish(_ended(list(self._runners.values())))
+
+    async def go_on(self) -> None:
+        """Work on all that are not over."""
+        self._is_halted = False
+        for row in await self.tools.read(tasks.under_way):
+            self._begin(row)
 
     # What callers ask for.
 
@@ -180,7 +193,8 @@ class Tasks:
 
     async def stop(self, task_id: str, caller: Caller) -> Task:
         """The task ends. Its work is kept first, which may take a while. Stopping one that is over changes nothing."""
-        await self.tools.write(partial(_stop, task_id=task_id, now_ms=self.tools.now_ms(), request=caller.request))
+        now_ms = self.tools.now_ms()
+        await self.tools.write(partial(wishes.stop, task_id=task_id, now_ms=now_ms, request=caller.request))
         if (life := self._lives.get(task_id)) is not None:
             life.ended()
         return await self._until(task_id, lambda row: row.task.state in FINAL, SETTLE_S)
@@ -190,16 +204,17 @@ class Tasks:
         if not self.tools.can_save:
             name = self.tools.means.pool.engine.name
             raise WrongState(f"the {name} engine of this host cannot pause a task", task=task_id)
-        await self.tools.write(partial(_pause, task_id=task_id, now_ms=self.tools.now_ms(), request=caller.request))
+        now_ms = self.tools.now_ms()
+        await self.tools.write(partial(wishes.pause, task_id=task_id, now_ms=now_ms, request=caller.request))
         self._wake(task_id)
         return await self._until(task_id, lambda row: row.task.state is not TaskState.RUNNING, RESUME_S)
 
     async def resume(self, task_id: str, caller: Caller) -> Task:
         """The task goes on, unless a person is still asked something. Resuming a running one changes nothing."""
         now_ms = self.tools.now_ms()
-        await self.tools.write(partial(_resume, task_id=task_id, now_ms=now_ms, request=caller.request))
+        await self.tools.write(partial(wishes.resume, task_id=task_id, now_ms=now_ms, request=caller.request))
         self._wake(task_id)
-        return await self._until(task_id, _goes_on, RESUME_S)
+        return await self._until(task_id, wishes.goes_on, RESUME_S)
 
     async def input(self, task_id: str, said: Input, caller: Caller) -> Task:
         """What a person says is written down when this returns, and will be delivered."""
@@ -270,7 +285,7 @@ class Tasks:
         return await self.get(task_id)
 
     def _begin(self, row: Row) -> None:
-        if not self._stopping and row.id not in self._lives:
+        if not (self._stopping or self._is_halted) and row.id not in self._lives:
             life = self._lives[row.id] = Life(self.tools, row)
             self._runners[row.id] = asyncio.create_task(self._live(life), name=row.id)
 
@@ -363,38 +378,3 @@ def _needed(db: Connection, since_ms: int) -> set[str]:
     """Tasks whose secrets somebody may still need."""
     rows = db.execute("SELECT id FROM tasks WHERE phase <> 'done' OR ended_ms >= ?", (since_ms,))
     return {row[0] for row in rows} | webhooks.waiting(db)
-
-
-def _stop(db: Connection, task_id: str, now_ms: int, request: str | None) -> None:
-    """The intent. One that only waits is over at once."""
-    row = tasks.get(db, task_id)
-    reason = {"code": "stopped", "message": "a caller stopped it"}
-    if tasks.end(db, task_id, {"event": TaskEvent.STOP.value, "reason": reason}):
-        tasks.note(db, task_id, "stop_asked", {"state": row.task.state}, now_ms=now_ms, request=request)
-
-
-def _pause(db: Connection, task_id: str, now_ms: int, request: str | None) -> None:
-    row = tasks.get(db, task_id)
-    if row.ending is not None and row.task.state not in FINAL:
-        raise WrongState("cannot pause a task that is about to end", state=row.task.state)
-    if row.task.state is not TaskState.PAUSED:
-        step(row.task.state, TaskEvent.PAUSE)
-    if not row.is_held:
-        tasks.change(db, task_id, is_held=1)
-        tasks.note(db, task_id, "pause_asked", {"state": row.task.state}, now_ms=now_ms, request=request)
-
-
-def _resume(db: Connection, task_id: str, now_ms: int, request: str | None) -> None:
-    row = tasks.get(db, task_id)
-    if row.is_held:
-        tasks.change(db, task_id, is_held=0)
-        tasks.note(db, task_id, "resume_asked", {"state": row.task.state}, now_ms=now_ms, request=request)
-    elif row.task.waiting:
-        names = ", ".join(each.id for each in row.task.waiting)
-        raise WrongState(f"the task waits for an answer to {names}", state=row.task.state)
-    elif row.task.state not in (TaskState.RUNNING, TaskState.PAUSED):
-        step(row.task.state, TaskEvent.RESUME)
-
-
-def _goes_on(row: Row) -> bool:
-    return row.task.state is not TaskState.PAUSED or bool(row.task.waiting) or row.is_held

@@ -50,6 +50,7 @@ def draft(tools: Tools, request: CreateTask, caller: Caller, task_id: str | None
         retry_of=request.retry_of,
         checkpoint=_checkpointing(tools, request.checkpoint),
         retries=tools.config.retries if request.retries is None else request.retries,
+        workspace=request.workspace,
         created_ms=tools.now_ms(),
     )
     kept = _kept(request, repo)
@@ -127,7 +128,7 @@ def is_same_server(repo: str | None, other: str | None) -> bool:
 
 REQUESTED = (
     *("agent", "model", "repo", "ref", "depth", "branch", "push", "image", "vcpus", "memory_mb", "disk_mb"),
-    *("secrets", "keep_minutes", "metadata", "retries"),
+    *("secrets", "keep_minutes", "metadata", "retries", "workspace"),
 )
 
 

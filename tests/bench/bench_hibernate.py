@@ -4,7 +4,9 @@ python -m tests.bench.bench_hibernate [rounds]        Needs root; prints `name=v
 
 `hibernate_s` is from the request of a running sandbox to the answer: paused, in the store, read back, freed.
 `resume_s` is on another host, which has neither the machine nor its golden memory, from the request to the guest's
-answer. The plain way has the same memory and the same disk in the same run: the files that a machine would have
+answer. `files_s`, `files_bytes` and `files_resume_s` are of the files alone of another sandbox like it, whose programs
+hold as much; the host that it is resumed on has made a machine of that shape before, as hosts have.
+The plain way has the same memory and the same disk in the same run: the files that a machine would have
 as a whole (memory with the changed pages in it, devices, disk) through `zstd -1` on all processors into a folder,
 synced, and out again; nothing is read back, sent or started there.
 """
@@ -51,6 +53,23 @@ def take_over(second: Host, key: str) -> None:
         connection.request("POST", "/admin/hibernated", f'{{"manifest": "{key}"}}'.encode())
         reply = connection.getresponse()
         assert reply.status == 200, reply.read()
+
+
+def files_alone(first: Host) -> tuple[str, dict[str, float]]:
+    """Another sandbox into the store, its files alone: its path, and what it took."""
+    path = made(first)
+    began = time.perf_counter()
+    status, view = first.call("POST", f"{path}/hibernate", {"kind": "files"})
+    assert (status, view["state"]) == (200, "hibernated"), view
+    return path, {"files_s": time.perf_counter() - began, "files_bytes": view["hibernated"]["bytes"]}
+
+
+def made(found: Host) -> str:
+    status, sandbox = found.call("POST", "/v1/sandboxes", {"memory_mb": MEMORY_MB})
+    assert status == 201, sandbox
+    path = f"/v1/sandboxes/{sandbox['id']}"
+    bench_pause.hold(found, path, HOLD)
+    return path
 
 
 def asked_s(found: Host, *calls: tuple[str, str]) -> float:
@@ -100,22 +119,26 @@ def one_round(number: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="warren-store-") as name:
         store = Path(name)
         with host(2 * number, store) as first:
-            status, sandbox = first.call("POST", "/v1/sandboxes", {"memory_mb": MEMORY_MB})
-            assert status == 201, sandbox
-            path = f"/v1/sandboxes/{sandbox['id']}"
-            bench_pause.hold(first, path, HOLD)
+            path = made(first)
             asked_s(first, ("POST", f"{path}/pause"))
             (folder,) = (each for each in (first.state / "qemu" / "machines").iterdir() if (each / "saved").is_dir())
             found = plain(folder)
             asked_s(first, ("POST", f"{path}/resume"), ("GET", f"{path}/health"))
             found["hibernate_s"] = asked_s(first, ("POST", f"{path}/hibernate"))
             found["hibernate_bytes"] = first.call("GET", path)[1]["hibernated"]["bytes"]
+            files_path, told = files_alone(first)
+            found |= told
         found["golden_bytes"] = sum(each.stat().st_size for each in store.glob("goldens/*/*/*"))
-        (key,) = (str(each.relative_to(store)) for each in store.glob("hibernated/*/*/manifest"))
+        keys = {each.parts[-3]: str(each.relative_to(store)) for each in store.glob("hibernated/*/*/manifest")}
         with host(2 * number + 1, store) as second:
-            take_over(second, key)
+            take_over(second, keys[path.rpartition("/")[2]])
             found["resume_s"] = asked_s(second, ("POST", f"{path}/resume"), ("GET", f"{path}/health"))
             second.call("DELETE", path)
+            second.call("DELETE", made(second))
+            take_over(second, keys[files_path.rpartition("/")[2]])
+            calls = ("POST", f"{files_path}/resume"), ("GET", f"{files_path}/health")
+            found["files_resume_s"] = asked_s(second, *calls)
+            second.call("DELETE", files_path)
     return found
 
 
@@ -129,6 +152,9 @@ def main(rounds: int) -> None:
         print(f"{name}={median:.0f}" if name.endswith("_bytes") else f"{name}={median:.2f}")
     print(f"hibernate_bytes_vs_plain={medians['hibernate_bytes'] / medians['plain_bytes']:.2f}")
     print(f"hibernate_s_vs_plain={medians['hibernate_s'] / medians['plain_s']:.2f}")
+    print(f"files_bytes_vs_plain={medians['files_bytes'] / medians['plain_bytes']:.5f}")
+    print(f"files_s_vs_plain={medians['files_s'] / medians['plain_s']:.2f}")
+    print(f"files_resume_s_vs_plain={medians['files_resume_s'] / medians['plain_back_s']:.2f}")
     print(f"resume_s_vs_plain={medians['resume_s'] / medians['plain_back_s']:.2f}")
 
 

@@ -74,3 +74,26 @@ def test_who_cannot_resume_a_damaged_one_is_told_what_helps(tmp_path: Path) -> N
         stage.play(reply(200, ASLEEP), refusal(500, "hibernation_damaged"))
         ran = cli(stage, tmp_path, "resume", ID)
         assert (ran.code, "warren recover" in ran.err) == (1, True)
+
+
+FILES = {**ASLEEP, "hibernated": {"bytes": 7, "at_ms": 3, "kind": "files"}}
+
+
+async def test_files_alone_are_asked_for_by_programs(tmp_path: Path) -> None:
+    with open_stage() as stage:
+        stage.play(reply(200, ROW), reply(200, FILES), reply(200, ROW), reply(200, FILES))
+        assert Warren(stage.url, KEY).get(ID).hibernate(kind="files").state == "hibernated"
+        async with AsyncWarren(stage.url, KEY) as warren:
+            await (await warren.get(ID)).hibernate(kind="files")
+        assert [json.loads(stage.asked[at].body) for at in (1, 3)] == [{"kind": "files"}] * 2
+
+
+def test_files_alone_are_asked_for_and_recovered_by_people(tmp_path: Path) -> None:
+    with open_stage() as stage:
+        stage.play(reply(200, ROW), reply(200, FILES))
+        assert cli(stage, tmp_path, "hibernate", "--files", ID).code == 0
+        assert json.loads(stage.asked[1].body) == {"kind": "files"}
+        stage.play(reply(200, FILES), disk())
+        ran = cli(stage, tmp_path, "recover", ID)
+        assert (ran.code, (tmp_path / f"{ID}.tar.zst").read_bytes()) == (0, DISK)
+        assert "tar" in ran.out

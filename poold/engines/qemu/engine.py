@@ -183,6 +183,9 @@ class QemuEngine:
             with as_engine_errors("taking apart", machine_id):
                 return await asyncio.to_thread(planted.parts, folder)
 
+    async def build_of(self, machine: Machine) -> str:
+        return (await asyncio.to_thread(made.read, machine.folder)).image_key
+
     def check_fits(self, machine_id: str, facts: Mapping[str, Any], image: Image) -> None:
         self._fitting(machine_id, facts, image)
 

@@ -104,8 +104,8 @@ class AsyncSandbox:
     async def resume(self) -> Info:
         return await self._know(calls.resume(self.id))
 
-    async def hibernate(self) -> Info:
-        return await self._know(calls.hibernate(self.id))
+    async def hibernate(self, kind: str = "machine") -> Info:
+        return await self._know(calls.hibernate(self.id, kind))
 
     async def recover(self, target: str | Path | IO[bytes], *, progress: Progress | None = None) -> tuple[str, ...]:
         damaged: list[str] = []

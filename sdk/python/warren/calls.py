@@ -50,6 +50,7 @@ class CreateOptions(TypedDict, total=False):
     on_timeout: str  # "destroy" or "pause"
     idle_sec: int
     hibernate_sec: int
+    hibernate_kind: str  # "machine" or "files"
     paused_sec: int
     auto_resume: bool
     env: Mapping[str, str]
@@ -147,8 +148,9 @@ def resume(sandbox: str) -> Call[Info]:
     return Call("POST", f"{one(sandbox)}/resume", _info)
 
 
-def hibernate(sandbox: str) -> Call[Info]:
-    return Call("POST", f"{one(sandbox)}/hibernate", _info)
+def hibernate(sandbox: str, kind: str = "machine") -> Call[Info]:
+    # What is usual goes without saying: an older host knows no other kind.
+    return Call("POST", f"{one(sandbox)}/hibernate", _info, body=None if kind == "machine" else {"kind": kind})
 
 
 def note_damaged(damaged: list[str], headers: Mapping[str, str]) -> None:

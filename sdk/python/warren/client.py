@@ -112,14 +112,18 @@ class Sandbox:
     def resume(self) -> Info:
         return self._know(calls.resume(self.id))
 
-    def hibernate(self) -> Info:
-        """Put it into the object store. Its programs go on when it is resumed, on whichever host."""
-        return self._know(calls.hibernate(self.id))
+    def hibernate(self, kind: str = "machine") -> Info:
+        """Put it into the object store. Its programs go on when it is resumed, on whichever host.
+
+        With `kind="files"` only its files are kept: its programs end, and a resume is a fresh machine with the files.
+        """
+        return self._know(calls.hibernate(self.id, kind))
 
     def recover(self, target: str | Path | IO[bytes], *, progress: Progress | None = None) -> tuple[str, ...]:
-        """Carry the disk of a hibernated sandbox to `target`: an image of a file system, in zstd.
+        """Carry the disk of a hibernated sandbox to `target`, in zstd: an image of a file system, or an archive (tar)
+        if only its files were kept.
 
-        Returns the names of the parts that are damaged in the store, and zeros in the image.
+        Returns the names of the parts that are damaged in the store, and zeros there.
         """
         damaged: list[str] = []
         self._line.download(calls.drive(self.id), target, progress, None, heads=partial(calls.note_damaged, damaged))

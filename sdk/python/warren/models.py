@@ -74,7 +74,7 @@ class Info:
     metadata: Mapping[str, str] = field(default_factory=dict)
     started_ms: int | None = None
     paused_ms: int | None = None
-    hibernated: Mapping[str, Any] | None = None  # in the object store: bytes, at_ms
+    hibernated: Mapping[str, Any] | None = None  # in the object store: bytes, at_ms, kind
     ended_ms: int | None = None
     expires_ms: int | None = None
     rules: Mapping[str, Any] = field(default_factory=dict)  # what happens to it by itself

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from poold import files
+from poold.archives import archive
 from poold.archives.archive import Archive, keep
 from poold.archives.errors import ArchiveTooLarge, BadArchive, StoreFull
 from poold.errors import HostFault
-from poold.archives import archive
 from tests.unit.archives.archives_tars import MIB, chunks, listed, made, member, packed, unpacked, workspace
 
 LIMIT_S = 60.0

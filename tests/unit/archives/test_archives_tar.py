@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from poold.archives import members
 from poold.archives.errors import BadArchive
 from poold.archives.tar import Kind, Member, Tar
-from poold.archives import members
 from tests.unit.archives.archives_tars import (
     LONG,
     MIB,

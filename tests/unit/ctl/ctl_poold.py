@@ -220,11 +220,36 @@ class Poold:
         return self.rules
 
     def drain(self, asked: Asked) -> Stream:
+        if asked.body["mode"] == "move":
+            return Stream([("", kind, told) for kind, told in MOVED])
         progress = {"left": 1, "done": 1, "sandbox": sandbox_id("one")}
         counts = {"paused": 2, "destroyed": 0, "failed": 0}
         if asked.body["mode"] == "destroy":
             counts = {"paused": 0, "destroyed": 2, "failed": 0}
         return Stream([("", "progress", progress), ("", "progress", {**progress, "left": 0}), ("", "drained", counts)])
+
+
+MOVED: list[tuple[str, dict[str, Any]]] = [
+    ("progress", {"sandbox": None, "step": "begun", "drain": "dr-1", "why": "the operator asked for it"}),
+    ("progress", {"sandbox": None, "step": "emptying", "sandboxes": 2, "running": 1}),
+    ("progress", {"sandbox": sandbox_id("one"), "step": "pausing"}),
+    ("progress", {"sandbox": sandbox_id("one"), "step": "hibernated", "bytes": 12_300_000}),
+    ("progress", {"sandbox": None, "step": "handing_over", "host": "host-b"}),
+    ("progress", {"sandbox": None, "step": "carried_on", "host": "host-b"}),
+    ("progress", {"sandbox": sandbox_id("one"), "step": "resumed", "host": "host-b"}),
+    (
+        "drained",
+        {
+            "to": "host-b",
+            "moved": {sandbox_id("one"): "host-b"},
+            "asleep": {},
+            "failed": {},
+            "unknown": [],
+            "undone": None,
+        },
+    ),
+]
+NOTHING_SWEPT: dict[str, Any] = {"dry_run": False, "swept": [], "bytes": 0, "spared": [], "unsure": []}
 
 
 def _cursor(row: dict[str, Any]) -> str:
@@ -263,6 +288,11 @@ ROUTES: list[tuple[str, str, Act]] = [
     ("GET", "/admin/ledger/check", lambda p, a: {"ok": True, "problems": [], "version": 7, "bytes": 123_456}),
     ("POST", "/admin/drain", lambda p, a: p.drain(a)),
     ("POST", "/admin/undrain", lambda p, a: {"draining": False}),
+    (
+        "POST",
+        "/admin/store/sweep",
+        lambda p, a: {"dry_run": False, "swept": [], "bytes": 0, "spared": [], "unsure": []},
+    ),
     ("GET", "/admin/owners/([^/]+)/rules", lambda p, a, owner: p.rules),
     ("PUT", "/admin/owners/([^/]+)/rules", lambda p, a, owner: p.put_rules(a)),
 ]

@@ -11,7 +11,7 @@ import pytest
 
 from images.recipe import known_images
 from tests.unit.ctl.conftest import Ctl
-from tests.unit.ctl.ctl_poold import Poold, Refusal, Stream, sandbox, sandbox_id, status
+from tests.unit.ctl.ctl_poold import Poold, Refusal, sandbox, sandbox_id, status
 
 RECIPES = Path(__file__).parents[3] / "images"
 ONE = sandbox_id("one")
@@ -241,47 +241,20 @@ def test_a_backup_is_asked_for_by_its_whole_path(ctl: Ctl, poold: Poold) -> None
     assert ctl("ledger", "backup", "copy.db").out == f"{os.getcwd()}/copy.db 1.2 MB\n"
 
 
-class TestDrain:
-    def test_progress_is_told(self, ctl: Ctl, poold: Poold) -> None:
-        ran = ctl("drain")
-        assert ran.code == 0
-        assert ran.out.splitlines() == [
-            f"{ONE} done, 1 left",
-            f"{ONE} done, 0 left",
-            "drained: 2 paused, 0 destroyed, 0 failed",
-            "what is paused stays so, also after pooldctl undrain, until it is resumed",
-        ]
-        assert poold.asked[-1].body == {"mode": "pause"}
-        events = [json.loads(line) for line in ctl("drain", "--destroy", "--json").out.splitlines()]
-        assert events[-1] == {"event": "drained", "paused": 0, "destroyed": 2, "failed": 0}
-
-    def test_one_that_could_not_be_drained_fails(self, ctl: Ctl, poold: Poold) -> None:
-        poold.answers["POST", "/admin/drain"] = Stream([("", "drained", {"paused": 1, "destroyed": 0, "failed": 1})])
-        assert ctl("drain").code == 1
-
-    def test_a_poold_that_goes_away_is_told(self, ctl: Ctl, poold: Poold) -> None:
-        poold.answers["POST", "/admin/drain"] = Stream([("", "progress", {"left": 4, "sandbox": ONE})], is_cut=True)
-        ran = ctl("drain")
-        assert ran.code == 3
-        assert "before the host was drained" in ran.err
-
-    def test_undrain(self, ctl: Ctl, poold: Poold) -> None:
-        assert ctl("undrain", "--json").json == {"draining": False}
-        poold.answers["GET", "/admin/status"] = {**status(), "sandboxes": {"running": 1}}
-        assert ctl("undrain").out == "poold takes sandboxes again\n"
-
-    def test_undrain_says_how_many_stay_paused_and_how_to_resume_them(
-        self, ctl: Ctl, poold: Poold, environment: dict[str, str], folder: Path
-    ) -> None:
-        first, second = ctl("undrain").out.splitlines()
-        assert first == "poold takes sandboxes again"
-        told, _, command = second.partition(" with: ")
-        assert told == "1 is paused; resume all of them"
-        (folder / "pooldctl").write_text(f'#!/bin/sh\nexec {sys.executable} -m poold.ctl "$@"\n')
-        (folder / "pooldctl").chmod(0o755)
-        there = {**environment, "PATH": f"{folder}:{os.environ['PATH']}"}
-        ran = subprocess.run(["bash", "-c", command], env=there, capture_output=True, text=True, check=False)
-        assert ran.stdout == f"{PAUSED} running\n", ran.stderr
+def test_what_was_swept_away_in_the_store_is_told_and_what_was_not(ctl: Ctl, poold: Poold) -> None:
+    assert ctl("store", "sweep").out == "0 removed, 0 B\n"
+    assert poold.asked[-1].body == {"older_days": 7, "dry_run": False}
+    row = {"kind": "golden", "prefix": "goldens/a/", "objects": 3, "bytes": 2_000_000, "newest_ms": 1_790_000_000_000}
+    told = {"dry_run": True, "swept": [row], "bytes": 2_000_000, "spared": [], "unsure": ["hibernated/x/manifest: bad"]}
+    poold.answers["POST", "/admin/store/sweep"] = told
+    ran = ctl("store", "sweep", "--dry-run", "--older", "30")
+    assert (ran.code, poold.asked[-1].body) == (0, {"older_days": 30, "dry_run": True})
+    for words in ("goldens/a/", "1 would be removed", "hibernated/x/manifest: bad"):
+        assert words in ran.out
+    assert ctl("store", "sweep", "--json").json == told
+    poold.answers["POST", "/admin/store/sweep"] = {**told, "swept": [], "spared": ["goldens/a/"]}
+    assert ctl("store", "sweep").code == 1
+    assert ctl("store", "sweep", "--older", "soon").code == 2
 
 
 class TestRules:
@@ -292,8 +265,8 @@ class TestRules:
         assert poold.rules == {"timeout_sec": 60, "idle_sec": 9, "auto_resume": True}
         ran = ctl("rules", "set", "anna", "--unset", "timeout_sec")
         assert poold.rules == {"idle_sec": 9, "auto_resume": True}
-        assert "timeout_sec    (the host's)" in ran.out
-        assert "auto_resume    yes" in ran.out
+        assert "timeout_sec     (the host's)" in ran.out
+        assert "auto_resume     yes" in ran.out
 
     def test_nothing_to_change_is_a_mistake(self, ctl: Ctl, poold: Poold) -> None:
         assert ctl("rules", "set", "anna").code == 2

@@ -35,6 +35,15 @@ async def test_a_prompt_without_directives_becomes_a_plan_that_is_committed(host
     assert host.tools() == [("Write", False), ("Commit", False)]
 
 
+async def test_a_repository_that_the_workspace_lies_in_is_left_alone(host: RunClient) -> None:
+    """As that of a developer whose hosts keep their files in it."""
+    around = host.client.workspace.parent
+    git(around, "init", "-q", "-b", "main")
+    await host.whole("Write it down.")
+    assert git(around, "rev-list", "--all") == ""
+    assert git(host.client.workspace, "log", "--format=%s") == "Plan of the task\n"
+
+
 async def test_each_directive_is_a_step_that_is_really_done(host: RunClient) -> None:
     prompt = """
     think about it

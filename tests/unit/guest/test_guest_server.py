@@ -14,7 +14,7 @@ from tests.unit.guest.client import Client
 async def test_health_tells_contract_version_and_that_there_is_no_identity(fresh_guest: Client) -> None:
     told = (await fresh_guest.call("GET", "/health")).json
     quiet_ms, workspace = told.pop("quiet_ms"), told.pop("workspace")
-    features = ["run", "git", "archive", "browser", "checkpoint"]
+    features = ["run", "git", "archive", "browser", "checkpoint", "layer"]
     assert told == {
         "contract": 1, "version": "0.1.0", "generation": 0, "id": None, "processes": 0, "features": features
     }  # fmt: skip

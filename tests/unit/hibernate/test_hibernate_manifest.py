@@ -1,5 +1,6 @@
 """Manifests: what was written is read again, and what a stranger wrote is refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -26,6 +27,17 @@ def test_what_was_written_is_read_again() -> None:
     assert decode_manifest("key", encode(WHOLE)) == WHOLE
     assert decode_golden("key", encode(Golden("0" * 16, FILE))) == Golden("0" * 16, FILE)
     assert WHOLE.stored_bytes == 11
+
+
+def test_one_of_files_alone_has_a_format_of_its_own_that_older_hosts_refuse() -> None:
+    files = replace(WHOLE, golden=None, files={"files": FILE})
+    data = encode(files)
+    assert (decode_manifest("key", data), orjson.loads(data)["format"]) == (files, 2)
+    assert (WHOLE.kind, files.kind) == ("machine", "files")
+    with pytest.raises(Damaged):
+        decode_manifest("key", changed("format", to=2))
+    with pytest.raises(NotOurs):
+        decode_golden("key", orjson.dumps({"format": 2, "at": "0" * 16, "file": {}}))
 
 
 def changed(*path: str | int, to: Any) -> bytes:
@@ -83,7 +95,7 @@ def test_what_makes_no_sense_is_damaged(data: bytes) -> None:
         decode_manifest("a key", data)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", True, None])
 def test_another_version_is_refused_by_its_number(version: object) -> None:
     with pytest.raises(NotOurs, match="format"):
         decode_manifest("a key", changed("format", to=version))

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from contract.models import Hibernated
 from contract.states import Event, State
 from contract.task_states import TaskEvent, TaskState
-from poold.ledger import audit, care, checkpoints, events, inheriting, leftovers, sandboxes, tasks
+from contract.workspaces import Workspace
+from poold.ledger import audit, care, checkpoints, events, inheriting, leftovers, sandboxes, tasks, workspaces
 from poold.ledger.driver import sqlite3
 from poold.ledger.inheriting import Former
 from poold.ledger.repeats import Repeat, find, merge
@@ -71,6 +73,20 @@ def test_what_ran_or_was_on_a_disk_there_is_lost_and_says_why(old: sqlite3.Conne
             assert found.state is State.ERROR
             assert (found.reason or "").startswith("host_lost: host one is gone")
         assert care.check(db) == []  # also: no run of a lost sandbox is open
+
+
+def test_a_sandbox_that_is_lost_names_what_was_saved_of_its_workspace(old: sqlite3.Connection) -> None:
+    workspaces.put(old, box(1).id, Workspace("my-repl", saved_version=7))
+    workspaces.put(old, box(2).id, Workspace("my-repl"))
+    workspaces.sweep_later(old, "ada", "my-repl", due_ms=9)
+    with memory() as db:
+        take_all(db, old)
+        inheriting.take_leftovers(db, old)
+        lost_ones = [sandboxes.get(db, box(number).id) for number in (1, 2)]
+        assert (lost_ones[0].reason or "").endswith("; its workspace my-repl was last saved as version 7")
+        assert (lost_ones[1].reason or "").endswith("; its workspace my-repl was not saved by it")
+        assert lost_ones[0].view()["workspace"]["saved_version"] == 7
+        assert workspaces.due(db, now_ms=10) == [("ada", "my-repl")]
 
 
 def test_what_is_in_the_store_and_what_is_over_is_as_it_was(old: sqlite3.Connection) -> None:
@@ -163,6 +179,17 @@ def test_where_the_lost_chain_ended_is_kept(old: sqlite3.Connection) -> None:
         take_all(db, old)
         row = db.execute("SELECT audit_seq, audit_hash FROM takeovers").fetchone()
         assert audit.Head(*row) == audit.head(old)
+
+
+def test_a_resume_of_files_alone_that_was_cut_short_there_is_hibernated_here(old: sqlite3.Connection) -> None:
+    found = Hibernated(f"hibernated/{box(1).id}/1-00112233445566ff/manifest", "0" * 64, 1, 1, "files")
+    sandboxes.move(old, box(1).id, Event.HIBERNATE, now_ms=3, hibernated=found)
+    sandboxes.move(old, box(1).id, Event.RESUME, now_ms=4, machine="vm-2")
+    with memory() as db:
+        take_all(db, old)
+        here = sandboxes.get(db, box(1).id)
+        assert (here.state, here.hibernated) == (State.HIBERNATED, found)
+        assert leftovers.listed(db) == []
 
 
 OTHERS = f"hibernated/{box(9).id}/3-00112233445566ff/"

@@ -36,6 +36,7 @@ class FakeEngine:
         self.shape = HostImages().find("host").defaults
         self.machines: dict[str, Machine] = {}
         self.guests: dict[str, FakeGuest] = {}
+        self.build = "host"
         self.broken: set[str] = set()
         self.held: set[str] = set()
         self.calls: Counter[str] = Counter()
@@ -114,6 +115,10 @@ class FakeEngine:
 
     def facts(self) -> dict[str, Any]:
         return {"shape": orjson.loads(orjson.dumps(self.shape)), "qemu": "fake"}
+
+    async def build_of(self, machine: Machine) -> str:
+        await self._step("build_of", machine)
+        return self.build
 
     def check_fits(self, machine_id: str, facts: Mapping[str, Any], image: Image) -> None:
         if facts != self.facts():

@@ -6,6 +6,8 @@ What a command does is said by its command line: `echo TEXT`, `fail N`, `flood N
 
 import asyncio
 import contextlib
+import io
+import tarfile
 import urllib.parse
 
 import orjson
@@ -43,6 +45,7 @@ class FakeGuest:
         self.events: list[bytes] = []
         self._more_events = asyncio.Event()
         self.run = FakeRun()
+        self.is_frozen = False
 
     def tell(self, kind: str, **data: object) -> None:
         """One more event, with the next number."""
@@ -71,6 +74,8 @@ class FakeGuest:
                     await self._tell_all(self.events, self._more_events, int(asked["after"]), writer)
                 elif path == "/run/events":
                     await self._tell_all(self.run.events, self.run.more, int(asked["after"]), writer)
+                elif path == "/layer":
+                    self._layer(method, await _body(reader, headers), writer)
                 elif path.startswith("/ports/"):
                     await self._port(path.split("/")[2], reader, writer)
                 else:
@@ -82,7 +87,13 @@ class FakeGuest:
         match path.split("/")[1:]:
             case ["health"]:
                 told = {"generation": self.identity.get("generation", 0), "id": self.identity.get("id")}
-                writer.write(answer(orjson.dumps({"contract": 1, **told, **self.health})))
+                writer.write(
+                    answer(
+                        orjson.dumps(
+                            {"contract": 1, **told, "features": ["layer"], "frozen": self.is_frozen, **self.health}
+                        )
+                    )
+                )
             case ["identity"]:
                 self._identify(request, writer)
             case ["logs"]:
@@ -96,6 +107,9 @@ class FakeGuest:
             case ["processes", _, "resize"]:
                 self.sizes.append(request)
                 writer.write(answer())
+            case ["layer", word]:
+                self.is_frozen = word == "freeze"
+                writer.write(answer(b'{"ended": 1, "killed": 0}'))
             case ["archive"]:
                 writer.write(answer(archive()))
             case route if (told := self.run.answer(route, request)) is not None:
@@ -109,6 +123,22 @@ class FakeGuest:
             return
         self.identity = {**self.identity, **request}
         writer.write(answer(orjson.dumps({"generation": request["generation"]})))
+
+    def _layer(self, method: str, body: bytes, writer: asyncio.StreamWriter) -> None:
+        """Its files as an archive, if it is frozen; or those of an archive."""
+        if method == "PUT":
+            with tarfile.open(fileobj=io.BytesIO(body)) as archive:
+                members = {each.name: archive.extractfile(each) for each in archive.getmembers()}
+            told = {name.removeprefix("root"): file.read() for name, file in members.items() if file is not None}
+            self.files = {name: data for name, data in told.items() if name.startswith("/")}
+            self.identity["env"] = {**self.identity["env"], **orjson.loads(told["env"])}  # type: ignore[dict-item]
+            writer.write(answer())
+        elif self.is_frozen:
+            env = orjson.dumps(self.identity.get("env"))
+            files = {"removed": b"", "env": env, **{f"root{name}": data for name, data in self.files.items()}}
+            writer.write(answer(layer_of(files)))
+        else:
+            writer.write(refusal(409, "not_possible"))
 
     async def _tell_all(
         self, events: list[bytes], more: asyncio.Event, after: int, writer: asyncio.StreamWriter
@@ -232,6 +262,16 @@ class FakeGuest:
             writer.write(answer(data[first : last + 1], "206 Partial Content", told))
         else:
             writer.write(answer(self.files[path]))
+
+
+def layer_of(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
 
 
 def _frame(kind: int, payload: bytes | dict[str, object]) -> bytes:

@@ -42,6 +42,7 @@ from poold.tasks.host import Post
 from poold.tasks.posting import Unreached
 from poold.tasks.prices import Prices
 from poold.tasks.urls import Url
+from poold.workspaces import Shelf
 from tests.ports import free_port
 from tests.signing import Gateway
 from tests.unit.poold.poold_fake_engine import FakeEngine
@@ -337,7 +338,8 @@ async def open_host(
                 notes=notes_in(ledger, clock),
                 entropy=os.urandom,
             )
-            means = Means(ledger, pool, images, sources, metrics, depot=depot)
+            shelf = Shelf(store, cluster, config.workspaces, folder / "workspaces", clock)
+            means = Means(ledger, pool, images, sources, metrics, depot=depot, shelf=shelf)
             async with pool.running(), Sandboxes(means, Defaults("host", config.rules)).running() as host:
                 await reconcile.take_over(todo, means, host, _slot_of(engine, places), recovery)
                 refusals = Refusals(ledger, metrics, now_ms=clock)

@@ -280,6 +280,15 @@ async def test_a_drain_tells_what_it_could_not_do(tmp_path: Path) -> None:
         assert await host.state(sandbox) == "running"
 
 
+async def test_a_host_that_is_alone_says_that_nothing_can_be_moved(tmp_path: Path) -> None:
+    async with open_host(tmp_path) as host:
+        refused = await host.admin("POST", "/admin/drain", {"mode": "move"})
+        assert (refused.status, refused.code) == (409, "cannot_drain")
+        assert "POOLD_STORE is not set" in refused.json["error"]["message"]
+        assert "--in-place" in refused.json["error"]["message"]
+        assert host.sandboxes.is_draining is False
+
+
 async def test_an_empty_host_is_drained_at_once(tmp_path: Path) -> None:
     async with open_host(tmp_path) as host:
         assert await drained(host, {}) == [("drained", {"paused": [], "destroyed": [], "failed": {}})]

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poold.config import DEFAULT_STATE_DIR, Config, GitAuthor, PoolSize, S3Config, TasksConfig
+from poold.config import DEFAULT_STATE_DIR, Config, PoolSize, S3Config, TasksConfig
 from poold.errors import ConfigError
+from poold.git_author import GitAuthor
 
 
 def read(cpus: int = 2, memory_mb: int = 8192, **environ: str) -> Config:

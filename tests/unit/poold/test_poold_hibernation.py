@@ -609,3 +609,33 @@ async def test_what_is_left_over_stays_until_the_replica_knows_that_it_is(
         assert objects(tmp_path) == before
         gate.is_open.set()
         await swept(host, tmp_path)
+
+
+# The operator's broom.
+
+
+async def test_of_two_hosts_with_one_store_neither_sweeps_away_what_the_other_has(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    one, two = tmp_path / "one", tmp_path / "two"
+    async with open_host(one, store_folder=store) as first, open_host(two, store_folder=store) as second:
+        sandboxes = [(host, await host.create()) for host in (first, second)]
+        for host, sandbox in sandboxes:
+            assert (await hibernate(host, sandbox)).status == 200
+        (store / "hibernated" / "sb-none" / "1-aa").mkdir(parents=True)
+        lost = store / "hibernated" / "sb-none" / "1-aa" / "drive-00001"
+        lost.write_bytes(b"of nobody")
+        dry = (await first.admin("POST", "/admin/store/sweep", {"dry_run": True, "older_days": 0})).json
+        assert ([each["kind"] for each in dry["swept"]], lost.exists()) == (["hibernated"], True)
+        assert (await second.admin("POST", "/admin/store/sweep", {})).json["swept"] == []  # it is younger than a week
+        for host, _ in sandboxes:
+            reply = await host.admin("POST", "/admin/store/sweep", {"older_days": 0})
+            assert (reply.status, reply.json["spared"], reply.json["unsure"]) == (200, [], [])
+        assert not lost.exists()
+        (row,) = [row for row in await second.audit() if row.detail.get("older_days") == 0]
+        assert (row.action, row.owner) == ("store.sweep", "operator")
+        for host, sandbox in sandboxes:
+            shutil.rmtree(host.ledger_path.parent / "goldens", ignore_errors=True)
+            assert (await resume(host, sandbox)).json["state"] == "running"
+        for host, _ in sandboxes:
+            await host.admin("POST", "/admin/store/sweep", {"older_days": 0})
+        assert not list((store / "goldens").rglob("memory-*"))

@@ -113,6 +113,7 @@ def _create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hibernate", dest="hibernate_sec", type=seconds, metavar="TIME", help="to the store after so long in pause"
     )
+    parser.add_argument("--hibernate-kind", choices=("machine", "files"), help="what goes there then (machine)")
     parser.add_argument(
         "--paused", dest="paused_sec", type=seconds, metavar="TIME", help="destroy it after so long in pause"
     )
@@ -193,8 +194,10 @@ def _lives(top: Group) -> None:
     ):
         many = leaf(top, name, f"sandboxes.{name}", help)
         many.add_argument("sandboxes", metavar="ID", nargs="+")
+        if name == "hibernate":
+            many.add_argument("--files", action="store_true", help="their files alone: what runs in them ends")
     recover = _one(top, "recover", "recovering.recover", "the disk of a hibernated one that cannot be woken")
-    recover.add_argument("-o", "--output", metavar="FILE", help="where to (ID.ext4.zst)")
+    recover.add_argument("-o", "--output", metavar="FILE", help="where to (ID.ext4.zst; ID.tar.zst of files alone)")
     timeout = _one(top, "timeout", "sandboxes.timeout", "give it so long from now on")
     timeout.add_argument("seconds", metavar="TIME", type=seconds, help="90, 30m, 2h, 1d")
 

@@ -19,7 +19,7 @@ from warren_console.output import moment
 from warren_console.text import clean_lines, fitted, megabytes, pairs, relative, shape, span
 
 TITLES = ("ID", "NAME", "STATE", "IMAGE", ">VCPUS", ">MEMORY", "CREATED", "NEXT", "NOTE")
-RULES = ("timeout_sec", "on_timeout", "idle_sec", "hibernate_sec", "paused_sec", "auto_resume")
+RULES = ("timeout_sec", "on_timeout", "idle_sec", "hibernate_sec", "hibernate_kind", "paused_sec", "auto_resume")
 WATCH_S = 2.0
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
 
@@ -136,7 +136,8 @@ def rules_text(rules: Any) -> str:
     if rules.get("idle_sec") is not None:
         said.append(f"pause when idle for {span(rules['idle_sec'])}")
     if rules.get("hibernate_sec") is not None:
-        said.append(f"hibernate when paused for {span(rules['hibernate_sec'])}")
+        what = "its files alone " if rules.get("hibernate_kind") == "files" else ""
+        said.append(f"hibernate {what}when paused for {span(rules['hibernate_sec'])}")
     if rules.get("paused_sec") is not None:
         said.append(f"destroy when paused for {span(rules['paused_sec'])}")
     if rules.get("auto_resume"):
@@ -157,7 +158,8 @@ def resume(context: Context) -> int:
 
 
 def hibernate(context: Context) -> int:
-    return _each(context, "hibernating", Sandbox.hibernate)
+    kind = "files" if context.asked.files else "machine"
+    return _each(context, "hibernating", lambda sandbox: sandbox.hibernate(kind))
 
 
 def _each(context: Context, doing: str, act: Callable[[Sandbox], Info]) -> int:

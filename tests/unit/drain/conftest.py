@@ -1,0 +1,7 @@
+"""poold runs on uvloop, and so do the drains of the tests."""
+
+import uvloop
+
+
+def pytest_asyncio_loop_factories() -> dict[str, object]:
+    return {"uvloop": uvloop.new_event_loop}
