@@ -4,6 +4,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+_PART = r"[A-Za-z0-9_@][A-Za-z0-9._@-]{0,63}"
+_S3 = re.compile(rf"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9])(?:/(?P<prefix>{_PART}(?:/{_PART}){{0,3}}))?/?")
+ADDRESSINGS = ("auto", "path", "virtual")  # of buckets: in the path of an address, or in its name
+
 
 class BadSetting(Exception):
     """The environment asks for what cannot be; the message names the variable and the value."""
@@ -38,6 +42,15 @@ class Settings:
         """None if it is not set, or empty."""
         text = self._environ.get(name)
         return Path(text).absolute() if text else None
+
+    def s3_place(self, name: str, text: str, *, parts: int) -> tuple[str, str] | None:
+        """The bucket and the prefix, of at most so many parts. None if it is a path."""
+        match = _S3.fullmatch(text)
+        if match is None and "://" not in text:
+            return None
+        if match is None or (match["prefix"] or "").count("/") >= parts:
+            raise BadSetting(f"{name} must be a folder or s3://BUCKET/PREFIX, got {text!r}")
+        return match["bucket"], match["prefix"] or ""
 
     def address(self, name: str, default: str) -> tuple[str, int]:
         """What stands before the last colon, and the port after it. An address of IPv6 loses its brackets."""

@@ -24,7 +24,9 @@ It is told by environment variables what to do:
   GATEWAY_LISTEN     address and port; not on loopback only with TLS   127.0.0.1:8080
   GATEWAY_TLS_CERT, GATEWAY_TLS_KEY
                      certificate and key (PKCS#8) for clients, in PEM
-  GATEWAY_REGISTRY   folder with the records of keys and hosts
+  GATEWAY_REGISTRY   records of keys and hosts: a folder, or s3://BUCKET/PREFIX
+  GATEWAY_REGISTRY_ADDRESSING, GATEWAY_REGISTRY_TIMEOUT_SEC
+                     in S3: auto, path or virtual; of one request      auto, 5
   GATEWAY_HOSTS      hosts in place of the registry's: NAME=https://ADDRESS:PORT,…
   GATEWAY_PKI        folder that `pooldctl pki issue … gateway` made
   GATEWAY_DOMAIN     previews are at PORT-ID.DOMAIN                    (only /p/ID/PORT/)

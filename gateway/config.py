@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from contract.errors import BadField
 from contract.hosts import NAME, host_address, is_loopback
 from contract.keys import MAX_RATE
-from contract.settings import BadSetting, Settings
+from contract.settings import ADDRESSINGS, BadSetting, Settings
 from contract.tasks import AGENTS
 from gateway.errors import ConfigError
 
@@ -43,13 +43,27 @@ class Pki:
 
 
 @dataclass(frozen=True)
+class S3Place:
+    """A registry in S3. Who we are there, and where it is, AWS's own settings say."""
+
+    bucket: str
+    prefix: str
+    addressing: str = "auto"
+    timeout_s: int = 5  # of one request
+    region: str | None = None  # None: as AWS's own settings say
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}"
+
+
+@dataclass(frozen=True)
 class Config:
     name: str
     host: str
     port: int
     tls_certificate: Path | None  # for clients
     tls_key: Path | None
-    registry: Path
+    registry: Path | S3Place
     hosts: Mapping[str, str]  # addresses by name, in place of the registry's records; empty: the registry has them
     pki: Pki
     domain: str | None  # of previews
@@ -81,7 +95,7 @@ class Config:
             port=port,
             tls_certificate=certificate,
             tls_key=key,
-            registry=read.folder("GATEWAY_REGISTRY", "keys are read from there"),
+            registry=read.registry("GATEWAY_REGISTRY"),
             hosts=read.hosts("GATEWAY_HOSTS"),
             pki=Pki(read.folder("GATEWAY_PKI", "`pooldctl pki issue CA-FOLDER gateway NAME --out FOLDER` makes it")),
             domain=read.optional("GATEWAY_DOMAIN", DOMAIN, "") or None,
@@ -113,6 +127,18 @@ class _Reader(Settings):
         if (files[0] is None) != (files[1] is None):
             raise BadSetting(f"{first} and {second} go together, and only one of them is set")
         return files[0], files[1]
+
+    def registry(self, name: str) -> Path | S3Place:
+        """In S3 it has a prefix: whoever reads it looks at all that is there."""
+        text = self._environ.get(name, "")
+        found = self.s3_place(name, text, parts=4)
+        addressing = self.one_of("GATEWAY_REGISTRY_ADDRESSING", ADDRESSINGS, "auto")
+        timeout_s = self.integer("GATEWAY_REGISTRY_TIMEOUT_SEC", 5, 1, 60)
+        if found is None:
+            return self.folder(name, "or s3://BUCKET/PREFIX: keys are read from there")
+        if not found[1]:
+            raise BadSetting(f"{name} must be a folder or s3://BUCKET/PREFIX, got {text!r}")
+        return S3Place(*found, addressing, timeout_s, self._environ.get("AWS_REGION") or None)
 
     def folder(self, name: str, why: str) -> Path:
         path = self.path(name)

@@ -32,6 +32,7 @@ from gateway.quotas import Quotas, Repeat
 log = logging.getLogger("gateway.creation")
 
 CREATE_S = 180.0  # a shape that a host has not had yet is booted first
+PULL_S = 3600.0  # what a workspace begins with may be large, and the store slow
 MAX_HOSTS = 4  # that are tried for one sandbox
 LOOK_S = 0.2
 UNDO_TRIES = 6
@@ -75,7 +76,7 @@ SANDBOX = Kind(
     "/v1/sandboxes",
     id_of=str,
     came_of=_came_of_sandbox,
-    end=("DELETE", ""),
+    end=("DELETE", "?discard=1"),  # nobody has used it
     ended=frozenset({200, 204, 404}),
     waits=False,
 )
@@ -107,6 +108,11 @@ class Wish:
     def may_wait(self) -> bool:
         """Whether it may be placed where there is no room. What may be a repeat may: if it is one, it needs none."""
         return self.kind.waits or self.repeat is not None
+
+    @property
+    def limit_s(self) -> float:
+        """How long a host may take."""
+        return PULL_S if self.wanted.workspace or self.wanted.template else CREATE_S
 
     def only_on(self, host: str) -> "Wish":
         return replace(self, only=host)
@@ -299,7 +305,7 @@ class Creation:
             network=wish.key.network,
             value=wish.filled(where.shape),
             headers=wish.headers(),
-            limit_s=CREATE_S,
+            limit_s=wish.limit_s,
         )
         if HostSaid(answer.status, answer.value).code == "exists":
             return await self._learned(wish, where) or answer
@@ -307,7 +313,7 @@ class Creation:
 
     async def _learned(self, wish: Wish, where: Place) -> Answer | None:
         """What became of a create whose answer we do not have; None if the host has never heard of it."""
-        for _ in range(int(CREATE_S / LOOK_S)):
+        for _ in range(int(wish.limit_s / LOOK_S)):
             answer = await self._look(wish, where)
             if answer.status == 404:
                 return None

@@ -21,6 +21,16 @@ class HostUnreachable(CapacityError):
         self.sent = sent  # the host may have heard the request
 
 
+class RegistryUnreachable(CapacityError):
+    """The registry could not be read or written. Whether what was to be written is there is not known."""
+
+    status = 503
+    code = "registry_unreachable"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry_after_s=1)
+
+
 class HostBroken(FaultError):
     """The host answered with what is not HTTP, or with more than is allowed."""
 

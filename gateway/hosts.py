@@ -291,8 +291,10 @@ class Hosts:
         try:
             value = {"ids": [sandbox]}
             answer = await self.ask(name, "POST", "/v1/sandboxes/states", Access.HOST, value=value, limit_s=FIND_S)
-            states = answer.or_raise()["states"]
-            return states.get(sandbox) is not None
+            value = answer.or_raise()
+            if value["states"].get(sandbox) is not None:
+                return True
+            return None if value.get("unsettled") else False  # it may be in what a lost host left
         except HostUnreachable:
             return None
         except (WarrenError, HostBroken, LookupError, TypeError, AttributeError) as error:

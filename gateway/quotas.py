@@ -33,6 +33,7 @@ ENDED = frozenset({State.STOPPED, State.ERROR})  # nothing of such a sandbox is 
 LATE_MS = LIFE_MS + 2 * SKEW_MS
 
 Row = dict[str, Any]
+UNREACHED: dict[str, list[Row]] = {"rows": [], "repeats": []}  # what is known of a book on a host that cannot be asked
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,9 @@ class Quotas:
         living = await asyncio.gather(*(self._living(name, owner) for name in self._hosts.alive()))
         rows = {row["id"]: row for found in (*living, *(book["rows"] for book in books)) for row in found}
         repeats = {row["key"]: row for book in books for row in book["repeats"]}
-        value = {"rows": list(rows.values()), "repeats": list(repeats.values())}
+        value: dict[str, Any] = {"rows": list(rows.values()), "repeats": list(repeats.values())}
+        if unreached := [name for name, book in zip(names, books, strict=True) if book is UNREACHED]:
+            value["unreached"] = unreached  # they may know of idempotency keys
         (await self._ask(home, owner, "/open", value)).or_raise()
         log.info("a book was opened", extra={"owner": owner, "host": home, "rows": len(rows)})
         moved = [(name, [row["id"] for row in book["rows"]]) for name, book in zip(names, books, strict=True)]
@@ -148,7 +151,7 @@ class Quotas:
         except HostUnreachable:
             if name in self._hosts.alive():
                 raise
-            return {"rows": [], "repeats": []}
+            return UNREACHED
 
     async def _close(self, name: str, owner: str) -> dict[str, list[Row]]:
         answer = await self._ask(name, owner, "/close", {}, even_dead=True)

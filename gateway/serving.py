@@ -22,7 +22,7 @@ from gateway.metrics import Metrics
 from gateway.passes import Passes
 from gateway.preview import Kept, Previews
 from gateway.quotas import Quotas
-from gateway.registry import Registry
+from gateway.registry import Registry, open_registry
 from gateway.server import Server
 from gateway.services import Services
 from gateway.tickets import Tickets
@@ -48,7 +48,11 @@ async def run(config: Config, sources: Sources, *, stop: asyncio.Event) -> None:
     """Serve until `stop`. Then requests under way have a moment to finish, and what was begun is ended or undone."""
     access_log = AccessLog()
     tls = _client_tls(config)
-    async with _parts(config, sources, tls) as services, _previews(services) as previews:
+    async with (
+        open_registry(config.registry) as registry,
+        _parts(config, sources, registry, tls) as services,
+        _previews(services) as previews,
+    ):
         app = App(services, access_log if config.access_log else None, [previews.branch])
         server = Server(app, app.refused, app.shortcut)
         with _told_about_the_port(config):
@@ -82,13 +86,15 @@ def _told_about_the_port(config: Config) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _parts(config: Config, sources: Sources, shown: ClientTls | None) -> AsyncIterator[Services]:
+async def _parts(
+    config: Config, sources: Sources, registry: Registry, shown: ClientTls | None
+) -> AsyncIterator[Services]:
     """Everything that a request needs; hosts have been looked at once."""
     tls = HostTls(config.pki)
     tickets = Tickets(config.pki.tickets_key, now_ms=sources.now_ms, nonce=lambda: secrets.token_hex(12))
     hosts = Hosts(tickets, lambda name, address: Upstream(address, host=name, tls=tls))
     auth = Auth(now_ms=sources.now_ms, visitor_rate=config.preview_rate)
-    registry, background = Registry(config.registry), Background()
+    background = Background()
     quotas = Quotas(hosts)
     passes = Passes(config.pki.folder, now_ms=sources.now_ms, nonce=lambda: secrets.token_hex(12))
     refreshes = tuple(each.refresh for each in (tls, tickets, passes, shown) if each is not None)

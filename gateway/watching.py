@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable, Mapping
 
 import orjson
@@ -10,13 +11,14 @@ from contract.errors import WarrenError
 from contract.hosts import Host
 from contract.tickets import Access
 from gateway.auth import Auth
-from gateway.errors import HostBroken, HostUnreachable
+from gateway.errors import HostBroken, HostUnreachable, RegistryUnreachable
 from gateway.hosts import Hosts
 from gateway.registry import Records, Registry
 
 log = logging.getLogger("gateway.watching")
 
 EVERY_S = 1.0
+JITTER = 0.2  # of that, more or less: many gateways that were started together do not come together
 PROBE_S = 2.0
 READ_S = 3.0  # a registry that takes longer hangs: keys are not as fresh as we promise
 
@@ -39,7 +41,7 @@ class Watch:
         self._listed = {name: Host(name, address) for name, address in listed.items()}
         self._refreshes = refreshes
         self.is_read = False  # the registry could be read the last time
-        self._reading: asyncio.Future[Records] | None = None  # the read that is under way, in its thread
+        self._reading: asyncio.Task[Records] | None = None  # the read that is under way
         self._changes = 0  # of keys here, when that read began
         self._probing: dict[str, asyncio.Task[None]] = {}
         self._complaints: dict[str, str] = {}  # by host: what was last wrong with its answers
@@ -68,11 +70,11 @@ class Watch:
     async def _read(self) -> None:
         """A registry that cannot be read leaves everything as it was: better than to serve nobody.
 
-        One that hangs is not asked again before it has answered: its thread cannot be ended.
+        One that hangs is not asked again before it has answered: a thread that waits for a folder cannot be ended.
         """
         if self._reading is None:
             self._changes = self._auth.changes
-            self._reading = asyncio.get_running_loop().run_in_executor(None, self._in_thread)
+            self._reading = asyncio.create_task(self._everything())
         reading = self._reading
         await asyncio.wait([reading], timeout=READ_S)
         if not reading.done():
@@ -81,7 +83,7 @@ class Watch:
         self._reading = None
         try:
             records = reading.result()
-        except OSError as error:
+        except (RegistryUnreachable, OSError) as error:
             self._unread(str(error))
         else:
             self._know(records)
@@ -92,7 +94,11 @@ class Watch:
         self.is_read = False
 
     def _know(self, records: Records) -> None:
-        self.is_read = True
+        if records.missed:
+            self._unread(records.missed)
+        elif not self.is_read:
+            log.info("the registry is read", extra={"hosts": len(records.hosts), "keys": len(records.keys)})
+            self.is_read = True
         if self._changes == self._auth.changes:  # else a key that was just revoked here might be good again
             self._auth.know(records.keys)
         if self._listed:
@@ -100,10 +106,13 @@ class Watch:
         else:
             self._hosts.know(records.hosts)
 
-    def _in_thread(self) -> Records:
+    async def _everything(self) -> Records:
+        await asyncio.to_thread(self._refresh)
+        return await self._registry.read()
+
+    def _refresh(self) -> None:
         for refresh in self._refreshes:
             refresh()
-        return self._registry.read()
 
     async def _probe_all(self) -> None:
         """One probe of each host is under way at a time: a slow host delays no other."""
@@ -136,5 +145,5 @@ class Watch:
 
 async def _always(what: Callable[[], Awaitable[None]]) -> None:
     while True:
-        await asyncio.sleep(EVERY_S)
+        await asyncio.sleep(EVERY_S * random.uniform(1 - JITTER, 1 + JITTER))  # noqa: S311 — no secret
         await what()

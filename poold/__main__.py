@@ -32,7 +32,8 @@ The daemon of one Warren host. When it is stopped, sandboxes run on, and the nex
   POOLD_PKI          folder made by pooldctl pki issue:    none: only /healthz is
                      certificates, keys for tickets        answered on the port
   POOLD_NAME         of this host among the others         the machine's name
-  POOLD_REGISTRY     folder for this host's record         none
+  POOLD_REGISTRY     where this host's record is written:  registry in POOLD_STORE
+                     a folder, or s3://BUCKET/PREFIX
   POOLD_LEASE_SEC    this host goes on so long without     10
                      the store that it shares with others
   POOLD_IMDS         off, auto or http://ADDRESS: where    off

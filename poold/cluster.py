@@ -14,7 +14,7 @@ import orjson
 
 from contract.__about__ import __version__
 from contract.hosts import Host
-from poold.config import Config, S3Config
+from poold.config import Config
 from poold.engines import local
 from poold.engines.qemu import argv
 from poold.errors import ConfigError
@@ -27,6 +27,7 @@ from poold.lease.starting import Ground, acquire, restored, stand_down
 from poold.lease.terms import Begin
 from poold.ledger import care
 from poold.metrics import Metrics
+from poold.places import S3Config
 from poold.replica.litestream import settings_of
 from poold.store.errors import Unreachable
 from poold.store.opening import Shared, open_shared

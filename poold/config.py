@@ -11,10 +11,11 @@ from contract.errors import BadField
 from contract.hosts import NAME, host_address
 from contract.models import MAX_TIMEOUT_S, USUAL_TIMEOUT_S, Rules, ShapeLimits
 from contract.network import CIDR, HOST, MAX_MB, HostRule, Limits, Mode, NetRule
-from contract.settings import BadSetting, Settings
+from contract.settings import BadSetting
 from contract.tasks import MAX_RETRIES, Checkpointing
 from poold.errors import ConfigError
-from poold.git_author import USUAL_AUTHOR, GitAuthor, read_author
+from poold.git_author import USUAL, GitAuthor, read_author
+from poold.places import Places, S3Config
 from poold.workspace_config import WorkspacesConfig
 
 DEFAULT_STATE_DIR = Path("/var/lib/warren")
@@ -23,11 +24,6 @@ DURABILITIES = ("replicated", "local")
 GROUP = re.compile(r"[a-z][a-z0-9-]{0,63}")
 POOL_ENTRY = re.compile(r"([a-z][a-z0-9_-]*)=([0-9]{1,6})(?:-([0-9]{1,6}))?")
 BRANCH_PATTERN = re.compile(r"[A-Za-z0-9._/*?@+-]{1,255}")
-_PART = r"[A-Za-z0-9_@][A-Za-z0-9._@-]{0,63}"
-S3_PLACE = re.compile(
-    rf"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9])(?:/(?P<prefix>{_PART}(?:/{_PART}){{0,2}}))?/?"
-)
-ENCRYPTION = re.compile(r"|AES256|aws:kms(?::[A-Za-z0-9:/_-]{1,2048})?")
 IMDS = re.compile(r"off|auto|http://[0-9.]{7,15}(?::[0-9]{1,5})?")
 USUAL_PROTECTED = "main,master,release/*"
 
@@ -93,7 +89,7 @@ class TasksConfig:
     store: Path  # what tasks leave behind
     is_shared: bool = False  # with other hosts
     secrets: Path | None = None  # a folder: OWNER/NAME and all/NAME
-    author: GitAuthor = GitAuthor("Warren", "agent@warren.invalid")
+    author: GitAuthor = USUAL
     protected: tuple[str, ...] = ("main", "master", "release/*")  # branches that nothing is pushed to
     prices: Path | None = None  # of models, for agents that tell no dollars
     queue: int = 1000  # tasks that wait for room, at most
@@ -103,33 +99,12 @@ class TasksConfig:
 
 
 @dataclass(frozen=True)
-class S3Config:
-    """A store in S3. Who we are there, and where it is, AWS's own settings say."""
-
-    bucket: str
-    prefix: str = ""  # of one cluster
-    encryption: str = ""  # by the server: AES256, aws:kms or aws:kms:KEY; empty: as the bucket's own settings say
-    addressing: str = "auto"
-    requests: int = 16  # at once
-    timeout_s: int = 20  # of one attempt
-
-    def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
-
-    @property
-    def encryption_parameters(self) -> dict[str, str]:
-        if self.encryption.startswith("aws:kms:"):
-            return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self.encryption.removeprefix("aws:kms:")}
-        return {"ServerSideEncryption": self.encryption} if self.encryption else {}
-
-
-@dataclass(frozen=True)
 class Config:
     name: str  # of this host among the others
     host: str
     port: int
     advertise: str  # the address that gateways dial
-    registry: Path | None  # where this host's record is written
+    registry: Path | S3Config | None  # where this host's record is written
     pki: Pki | None
     is_tls: bool  # on the port; without it only loopback is served
     state_dir: Path  # the ledger, snapshots and drives; must survive a restart
@@ -184,7 +159,7 @@ class Config:
             host=host,
             port=port,
             advertise=read.advertise("POOLD_ADVERTISE", host, port, is_tls=is_tls),
-            registry=read.path("POOLD_REGISTRY"),
+            registry=read.registry("POOLD_REGISTRY", store),
             pki=pki,
             is_tls=is_tls,
             state_dir=state_dir,
@@ -240,7 +215,7 @@ def _group_of(state_dir: Path) -> str:
     return f"warren-{hashlib.sha256(bytes(state_dir)).hexdigest()[:8]}"
 
 
-class _Reader(Settings):
+class _Reader(Places):
     def egress(self) -> EgressConfig:
         usual = Limits()
         private = [self._private(entry) for entry in self._listed("POOLD_EGRESS_PRIVATE")]
@@ -269,22 +244,6 @@ class _Reader(Settings):
                 return NetRule(name, int(port))
         raise BadSetting(f"POOLD_EGRESS_PRIVATE must be NAME:PORT or ADDRESS/BITS:PORT, got {entry!r}")
 
-    def store(self, name: str) -> Path | S3Config | None:
-        text = self._environ.get(name, "")
-        match = S3_PLACE.fullmatch(text)
-        if match is None and "://" in text:
-            raise BadSetting(f"{name} must be a folder or s3://BUCKET/PREFIX, got {text!r}")
-        encryptions = "be AES256, aws:kms or aws:kms:KEY"
-        s3 = S3Config(
-            bucket=match["bucket"] if match else "",
-            prefix=match["prefix"] or "" if match else "",
-            encryption=self.matching("POOLD_STORE_ENCRYPTION", ENCRYPTION, "", told=encryptions),
-            addressing=self.one_of("POOLD_STORE_ADDRESSING", ("auto", "path", "virtual"), "auto"),
-            requests=self.integer("POOLD_STORE_REQUESTS", 16, 1, 256),
-            timeout_s=self.integer("POOLD_STORE_TIMEOUT_SEC", 20, 1, 600),
-        )
-        return s3 if match else self.path(name)
-
     def durability(self, name: str, store: Path | S3Config | None) -> str:
         chosen = self.one_of(name, DURABILITIES, "replicated" if isinstance(store, S3Config) else "local")
         if chosen == "replicated" and store is None:
@@ -296,7 +255,7 @@ class _Reader(Settings):
             store=store,
             is_shared=is_shared,
             secrets=self._folder("POOLD_SECRETS"),
-            author=read_author("POOLD_GIT_AUTHOR", self._environ.get("POOLD_GIT_AUTHOR", USUAL_AUTHOR)),
+            author=read_author("POOLD_GIT_AUTHOR", self._environ.get("POOLD_GIT_AUTHOR")),
             protected=self._branches("POOLD_GIT_PROTECTED"),
             prices=self.path("POOLD_PRICES"),
             queue=self.integer("POOLD_TASKS_QUEUE", 1000, 1, 1_000_000),

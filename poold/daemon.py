@@ -11,6 +11,7 @@ from contract.__about__ import __version__
 from contract.ids import new_id
 from contract.states import Event
 from poold import reconcile
+from poold.api.books import Books
 from poold.api.observe import is_ready, measure, record
 from poold.api.services import Facts, Services
 from poold.api.tickets import Refusals, Tickets
@@ -34,7 +35,7 @@ from poold.metrics import Metrics
 from poold.opened import Opened, open_ledger
 from poold.pool import Outfit, Places, Pool
 from poold.pressure import Threshold, Thresholds
-from poold.registry import Registry
+from poold.registry import Registry, open_place
 from poold.replica import accepted
 from poold.replica.errors import ReplicaDamaged, ReplicaError
 from poold.sandboxes import Connections, Defaults, HostNetwork, Means, Sandboxes, Sources, open_depot
@@ -130,6 +131,7 @@ async def run(
                     departure=departure,
                     replica=opened.replica,
                     membership=membership,
+                    books=Books(membership),
                 )
                 measure(found)
                 metrics.takeover_missing.read_from(lambda: {(): float(sum(carrying.missing.values()))})
@@ -335,11 +337,17 @@ def _thresholds(config: Config) -> Thresholds:
     )
 
 
-def _beating(config: Config, found: Services) -> contextlib.AbstractAsyncContextManager[None]:
+@contextlib.asynccontextmanager
+async def _beating(config: Config, found: Services) -> AsyncIterator[None]:
     """This host's record is kept up to date in the registry, if there is one."""
     if config.registry is None:
-        return contextlib.nullcontext()
-    return Registry(config.registry, partial(record, found), partial(is_ready, found)).beating()
+        yield
+        return
+    async with (
+        open_place(config.registry) as place,
+        Registry(place, partial(record, found), partial(is_ready, found)).beating(),
+    ):
+        yield
 
 
 @contextlib.asynccontextmanager

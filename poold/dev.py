@@ -16,15 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from poold import devstore
+from poold import devstore, places
 
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "up"
 REGISTRY = FOLDER / "registry"
 CA = FOLDER / "pki"
-KEY = FOLDER / "key.json"
 S3_FOLDER = FOLDER / "s3"
 GATEWAY = os.environ.get("GATEWAY_LISTEN", "127.0.0.1:8080")
 STORE = os.environ.get("STORE", "")
+KEY = (S3_FOLDER if STORE else FOLDER) / "key.json"
+S3_STORE = f"s3://{devstore.BUCKET}/up"
 S3_PORT = os.environ.get("S3_PORT", "8333")
 FIRST_HOST = os.environ.get("POOLD_LISTEN", "127.0.0.1:7070")
 BASE_UIDS = {"one": 230_000, "two": 234_096}
@@ -37,7 +38,7 @@ HINT = """
 Warren is up: the gateway at {url}, two hosts behind it; their logs are in {folder}
 
   export WARREN_URL={url} WARREN_API_KEY={key}
-  export POOLD_SOCKET={socket} POOLD_REGISTRY={registry}
+  export POOLD_SOCKET={socket} {registry}
   {warren} create
   {warren} exec ID -- uname -a
   {warren} attach ID
@@ -152,13 +153,13 @@ def up() -> None:
 
     If that comes to nothing, what was started here is stopped again.
     """
-    prepare()
-    programs = [*hosts().values(), gateway()]
     started: list[Program] = []
     try:
         if STORE:
             started += [program for program in (s3(),) if program.start()]
             wait_for_s3()
+        prepare()
+        programs = [*hosts().values(), gateway()]
         started += [program for program in programs if program.start()]
         wait_until_warm(programs)
         key = json.loads(KEY.read_text())["secret"]
@@ -181,7 +182,7 @@ def hint(key: str) -> str:
         pooldctl=programs / "pooldctl",
         socket=first,
         second=second,
-        registry=REGISTRY,
+        registry=" ".join(f"{name}={value}" for name, value in registry("POOLD_REGISTRY").items()),
     )
 
 
@@ -234,11 +235,17 @@ def _of_host(name: str, address: str) -> dict[str, str]:
         "POOLD_POOL": os.environ.get("POOLD_POOL", "python=1-4,minimal=1-2"),
         "POOLD_MEMORY_MB": os.environ.get("POOLD_MEMORY_MB", str(_memory_mb() * 4 // 10)),
         "POOLD_BASE_UID": str(BASE_UIDS[name]),
-        "POOLD_REGISTRY": str(REGISTRY),
         "POOLD_PKI": str(FOLDER / name / "pki"),
-        **({"POOLD_STORE": f"s3://{devstore.BUCKET}/up", **s3_server().client()} if STORE else {}),
-        **({} if STORE else {"POOLD_WORKSPACES": str(FOLDER / "workspaces")}),
+        **({"POOLD_STORE": S3_STORE} if STORE else {"POOLD_WORKSPACES": str(FOLDER / "workspaces")}),
+        **registry("POOLD_REGISTRY"),
     }
+
+
+def registry(variable: str) -> dict[str, str]:
+    """Where keys and hosts' records are, as whoever reads or writes them is told: in S3, if there is one."""
+    if STORE:
+        return {variable: f"{S3_STORE}/{places.REGISTRY}", **s3_server().client()}
+    return {variable: str(REGISTRY)}
 
 
 def _run_dir(name: str) -> str:
@@ -269,7 +276,7 @@ def wait_for_s3() -> None:
 def gateway() -> Program:
     variables = {
         "GATEWAY_LISTEN": GATEWAY,
-        "GATEWAY_REGISTRY": str(REGISTRY),
+        **registry("GATEWAY_REGISTRY"),
         "GATEWAY_PKI": str(FOLDER / "gateway-pki"),
         "GATEWAY_DOMAIN": os.environ.get("GATEWAY_DOMAIN", "localhost"),
     }
@@ -279,7 +286,8 @@ def gateway() -> Program:
 def prepare() -> None:
     """A key pair for tickets and an API key for the user, once. On one machine nobody needs certificates."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    REGISTRY.mkdir(exist_ok=True)
+    if not STORE:
+        REGISTRY.mkdir(exist_ok=True)
     if not CA.exists():
         say("· making keys")
         _ctl("pki", "init", str(CA))
@@ -291,15 +299,16 @@ def prepare() -> None:
         _ctl("pki", "issue", str(CA), "gateway", "local", "--out", str(FOLDER / "gateway-pki"))
     if not KEY.exists():
         scopes = ["--scope", "sandboxes", "--scope", "tasks", "--scope", "admin"]
-        made = _ctl("keys", "create", "--registry", str(REGISTRY), "--owner", OWNER, *scopes, "--json")
+        made = _ctl("keys", "create", "--owner", OWNER, *scopes, "--json", **registry("POOLD_REGISTRY"))
         beside = KEY.with_suffix(".new")
         beside.touch(0o600)
         beside.write_text(made)
         beside.rename(KEY)
 
 
-def _ctl(*words: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "poold.ctl", *words], capture_output=True, text=True, check=False)
+def _ctl(*words: str, **variables: str) -> str:
+    argv, told = [sys.executable, "-m", "poold.ctl", *words], {**os.environ, **variables}
+    done = subprocess.run(argv, env=told, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"pooldctl {' '.join(words)} failed: {done.stderr.strip()}")
     return done.stdout

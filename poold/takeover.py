@@ -125,8 +125,7 @@ async def _take_in(heir: Heir, lost: Former, old: sqlite3.Connection) -> dict[st
     A row that makes no sense costs no other: what could not be taken in is told and tried again (`finish_others`), and
     the replica stays. What is here and cannot go on now, as without the store, is raised at the end: all is done again.
     """
-    write, began = heir.ledger.write, time.monotonic()
-    first_s = None
+    write, began, first_s = heir.ledger.write, time.monotonic(), None
     if await write(partial(inheriting.begin, lost=lost, now_ms=heir.now_ms())):
         await write(partial(inheriting.take_repeats, old=old, now_ms=heir.now_ms()))
         taking = _Taking(heir, lost, old)

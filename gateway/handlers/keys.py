@@ -6,7 +6,6 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contract.errors import NotFound, shown
 from contract.fields import Fields
 from contract.keys import Key, KeyAsked, key_id, new_secret, rotation_grace
 from gateway.replies import json_reply, read_body
@@ -24,7 +23,7 @@ async def create(request: Request) -> Response:
 
 async def listed(request: Request) -> Response:
     """All of them, oldest first."""
-    keys = (await asyncio.to_thread(call_of(request).services.registry.read)).keys
+    keys = (await call_of(request).services.registry.read()).keys
     rows = sorted(keys.values(), key=lambda key: (key.created_ms, key.id))
     return json_reply({"keys": [key.view() for key in rows]})
 
@@ -55,22 +54,17 @@ async def rotate(request: Request) -> Response:
 
 async def _write(call: Call, key: Key) -> None:
     """A client that leaves meanwhile has its key written all the same: half of a rotation would be worse."""
-    await asyncio.shield(call.services.background.start(asyncio.to_thread(call.services.registry.write_key, key)))
+    await asyncio.shield(call.services.background.start(call.services.registry.add_key(key)))
     call.services.auth.change(key)
 
 
 async def _changed(request: Request, how: Callable[[Key], Key]) -> Key:
     call, asked = call_of(request), request.path_params["key_id"]
-    work = asyncio.to_thread(call.services.registry.change_key, asked, how)
-    key: Key = await asyncio.shield(call.services.background.start(work))
+    key = await asyncio.shield(call.services.background.start(call.services.registry.change_key(asked, how)))
     call.services.auth.change(key)
     return key
 
 
 async def _found(request: Request) -> Key:
-    """From the file, not from our memory of it: another gateway may have changed it a moment ago."""
-    asked = request.path_params["key_id"]
-    key = (await asyncio.to_thread(call_of(request).services.registry.read)).keys.get(asked)
-    if key is None:
-        raise NotFound(f"no key {shown(asked)}", key=shown(asked))
-    return key
+    """From the registry, not from our memory of it: another gateway may have changed it a moment ago."""
+    return await call_of(request).services.registry.key(request.path_params["key_id"])

@@ -54,7 +54,11 @@ async def metrics(request: Request) -> Response:
         need(call.caller, Scope.ADMIN)
     elif not is_loopback(call.address) or any(name in request.headers for name in FORWARDED):
         raise Forbidden("metrics are for an admin's key, or for this machine itself")
-    gauges = {"hosts": lambda: _healths(call.services), "refusals_dropped": lambda: _dropped(call.services)}
+    gauges = {
+        "hosts": lambda: _healths(call.services),
+        "refusals_dropped": lambda: _dropped(call.services),
+        "registry_read": lambda: _registry_read(call.services),
+    }
     return Response(call.services.metrics.render(gauges), media_type=PROMETHEUS)
 
 
@@ -65,6 +69,10 @@ def _healths(services: Services) -> dict[tuple[str, ...], float]:
 
 def _dropped(services: Services) -> dict[tuple[str, ...], float]:
     return {(): services.refusals.dropped}
+
+
+def _registry_read(services: Services) -> dict[tuple[str, ...], float]:
+    return {(): services.watch.is_read}
 
 
 async def usage(request: Request) -> Response:

@@ -14,7 +14,8 @@ NEW_KEY = json_reply(
     links=("get_key", "rotate_key", "revoke_key"),
     linked="key_id",
 )
-NO_KEY: Codes = {404: ("not_found",)}
+REGISTRY: Codes = {503: ("registry_unreachable",)}
+NO_KEY: Codes = together(REGISTRY, {404: ("not_found",)})
 KEY = "/v1/keys/{key_id}"
 
 OPERATING = (
@@ -60,7 +61,7 @@ OPERATING = (
             "network": "what the sandboxes that it makes may reach: if they ask for nothing else, and at most. The "
             "fields are those of `PUT …/network`; at most 4,096 bytes of JSON",
         },
-        errors=BODY,
+        errors=together(BODY, REGISTRY),
         example={"owner": "red", "name": "laptop"},
     ),
     Operation(
@@ -71,6 +72,7 @@ OPERATING = (
         "List the keys, without their secrets",
         {200: json_reply("all keys, oldest first", closed({"keys": views.listed(views.ref("Key"))}))},
         Scope.ADMIN,
+        errors=REGISTRY,
     ),
     Operation(
         "get_key",

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contract.errors import BadField, CallerError, PoolExhausted
+from contract.errors import BadField, CallerError, NoBook, PoolExhausted
 from contract.fields import Fields
 from contract.ids import SANDBOX, TASK, home_of, task_of
 from contract.keys import MAX_POOL, Pools
@@ -16,7 +16,7 @@ from contract.task_states import FINAL
 from contract.tickets import Access
 from poold.api.middleware import REQUEST_ID
 from poold.api.replies import json_reply, read_body
-from poold.api.services import caller_of, services
+from poold.api.services import Services, caller_of, services
 from poold.api.tickets import ticket_of
 from poold.ledger import audit, repeats, reservations, sandboxes, tasks, usage
 
@@ -38,13 +38,33 @@ async def reserve(request: Request) -> Response:
     key = _key(fields)
     fields.end()
     found, owner, pools = services(request), owner_name(request.path_params["owner"]), _pools(request)
+    if (
+        key is not None
+        and await found.ledger.read(partial(_known, owner=owner, key=key, now_ms=_now_ms(request))) is None
+    ):
+        _must_know(found, owner)
     ask = partial(reservations.reserve, owner=owner, wanted=wanted, pools=pools, key=key, now_ms=_now_ms(request))
     try:
         reserved = await found.ledger.write(ask)
     except PoolExhausted as error:
         await _note_refusal(request, owner, wanted.id, error)
         raise
+    except NoBook:
+        found.books.missed(owner)
+        raise
     return json_reply({"id": reserved.id, "repeated": reserved.repeated}, 201)
+
+
+def _known(db: Any, owner: str, key: reservations.Key, now_ms: int) -> str | None:
+    return repeats.find(db, owner, key.key, key.asked, now_ms=now_ms)
+
+
+def _must_know(found: Services, owner: str) -> None:
+    try:
+        found.books.must_know(owner)
+    except NoBook:
+        found.books.missed(owner)
+        raise
 
 
 async def reservations_of(request: Request) -> Response:
@@ -79,16 +99,21 @@ async def open_book(request: Request) -> Response:
     fields = Fields.parse(await read_body(request, MAX_BOOK_BYTES))
     brought = [_brought(row) for row in fields.inner_list("rows", max_count=MAX_BROUGHT)]
     remembered = [_repeat(row) for row in fields.inner_list("repeats", max_count=MAX_BROUGHT)]
+    unreached = fields.text_list("unreached", max_chars=63, max_count=MAX_IDS)
     fields.end()
+    owner = owner_name(request.path_params["owner"])
     opening = partial(
         reservations.open_book,
-        owner=owner_name(request.path_params["owner"]),
+        owner=owner,
         brought=brought,
         remembered=remembered,
         now_ms=_now_ms(request),
         request=caller_of(request).request,
     )
-    return json_reply({"opened": await services(request).ledger.write(opening)})
+    is_opened = await services(request).ledger.write(opening)
+    if is_opened:
+        services(request).books.opened(owner, unreached)
+    return json_reply({"opened": is_opened})
 
 
 async def living(request: Request) -> Response:
@@ -121,7 +146,9 @@ async def states(request: Request) -> Response:
             # The room of a task that is not over is taken, whatever became of the first sandbox that it was to have.
             # One that ended without any has given it back; but it was here, and its idempotency key must lead to it.
             told[home_of(name)] = (told.get(home_of(name)) or "stopped") if state in FINAL else "running"
-    return json_reply({"states": {name: told[name] for name in ids}})
+    # What nobody has may be in a lost ledger that is still being carried on: then nobody can say that it never was.
+    more = {"unsettled": True} if found.membership.open_lines() else {}
+    return json_reply({"states": {name: told[name] for name in ids}, **more})
 
 
 def _tasks(ids: Iterable[str]) -> list[str]:

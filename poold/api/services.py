@@ -9,6 +9,7 @@ from starlette.requests import HTTPConnection
 from contract.ids import sandbox_id, task_id
 from contract.models import Caller, ShapeLimits, owner_name
 from contract.network import Network
+from poold.api.books import Books
 from poold.api.seldom import Seldom
 from poold.api.tickets import Refusals, Tickets, ticket_of
 from poold.cgroups import Cgroups
@@ -62,6 +63,7 @@ class Services:
     membership: Membership = field(default_factory=Membership)
     full_books: Seldom = field(default_factory=Seldom)  # by owner: reservations that were refused
     departure: Departure | None = None  # the drain of this host, where it may have one
+    books: Books = field(default_factory=lambda: Books(Membership()))
     replica: Replica | None = None  # of the ledger, where there is a store
 
 

@@ -1,13 +1,13 @@
-"""`pooldctl keys`: API keys, in the registry's folder. Needs no poold: gateways read the same folder."""
+"""`pooldctl keys`: API keys, in the registry. Needs no poold: gateways read the same folder, or the same bucket."""
 
 import json
 import os
 import secrets
-from pathlib import Path
 from typing import Any
 
 from contract import keys
 from contract.keys import Key, KeyAsked
+from contract.settings import BadSetting
 from poold.ctl import errors
 from poold.ctl.context import Context
 from poold.ctl.errors import UsageError
@@ -15,6 +15,7 @@ from poold.ctl.network import network_asked
 from poold.ctl.program import say
 from poold.ctl.told import told
 from poold.keyring import SHOWN_CHARS, Keyring
+from poold.places import Places
 from warren_console.network import in_short
 from warren_console.text import megabytes, relative
 
@@ -140,7 +141,15 @@ def _keyring(context: Context) -> Keyring:
 
 
 def _registry(named: str | None) -> Keyring:
-    folder = named or os.environ.get("POOLD_REGISTRY")
-    if not folder:
-        raise UsageError("where is the registry? Give --registry DIR, or set POOLD_REGISTRY")
-    return Keyring(Path(folder))
+    read = Places(os.environ)
+    try:
+        place = (
+            read.registry_at("--registry", named)
+            if named
+            else read.registry("POOLD_REGISTRY", read.store("POOLD_STORE"))
+        )
+    except BadSetting as error:
+        raise UsageError(str(error)) from None
+    if place is None:
+        raise UsageError("where is the registry? Give --registry DIR or s3://BUCKET/PREFIX, or set POOLD_REGISTRY")
+    return Keyring(place)

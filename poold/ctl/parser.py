@@ -60,7 +60,7 @@ def build() -> argparse.ArgumentParser:
     _store(_group(top, "store", "what this host shares with others"))
     _drain(top)
     _rules(_group(top, "rules", "what happens to an owner's sandboxes by itself"))
-    _keys(_group(top, "keys", "API keys, in the registry's folder; poold need not run"))
+    _keys(_group(top, "keys", "API keys, in the registry; poold need not run"))
     _secrets(_group(top, "secrets", "what tasks may ask for by name; poold need not run"))
     _pki(_group(top, "pki", "the cluster's certificates and the keys for tickets; poold need not run"))
     _doctor(top)
@@ -301,7 +301,7 @@ def _keys(group: Group) -> None:
     for parser in (revoke, rotate):
         parser.add_argument("key", metavar="ID", help="a key's id, or its first characters (4 at least)")
     for parser in (create, listing, revoke, rotate):
-        parser.add_argument("--registry", metavar="DIR", help="the registry's folder (POOLD_REGISTRY)")
+        parser.add_argument("--registry", metavar="PLACE", help="a folder or s3://… (POOLD_REGISTRY)")
 
 
 def _secrets(group: Group) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from contract.errors import WarrenError
 from contract.hosts import Host
@@ -212,7 +213,17 @@ class Departure:
                 await asyncio.sleep(AGAIN_S)
 
     async def _emptied(self, row: Row, progress: Progress) -> dict[str, str]:
-        await emptying.close(self._means, row)
+        """What is still here when all of it was tried, or the time is over, and why."""
+        closing = asyncio.create_task(emptying.close(self._means, row))
+        ending: asyncio.Task[Any] = asyncio.create_task(self._end.wait())
+        try:
+            await asyncio.wait({closing, ending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (closing, ending):
+                task.cancel()
+            await finish(asyncio.wait({closing, ending}))
+        if not closing.cancelled():
+            closing.result()
         return await emptying.Emptying(self._means, progress, self._end).run()
 
     async def _hand_over(self, row: Row, progress: Progress, failed: dict[str, str]) -> None:

@@ -88,7 +88,8 @@ class Emptying:
 
     async def _move(self, sandbox: Sandbox) -> None:
         async with self._turn:
-            for attempt in range(TRIES):
+            why: str | None = None
+            for attempt in range(TRIES if self._means.pool.engine.can_save else 1):
                 why = await self._tried(sandbox)
                 if why is None:
                     return

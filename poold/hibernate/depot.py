@@ -231,9 +231,12 @@ class Depot:
         damaged = await disks.damaged_parts(self._store, prefix, file)
         return Drive(whole.kind, tuple(damaged), disks.stream(self._store, prefix, file, damaged))
 
+    def is_writing(self, prefix: str) -> bool:
+        return prefix in self._under_way or prefix in self._goldens.under_way
+
     async def remove(self, prefix: str) -> bool:
         """Remove what is below `prefix`, which nobody wants. False: it is being written just now."""
-        if prefix in self._under_way or prefix in self._goldens.under_way:
+        if self.is_writing(prefix):
             return False
         if not prefix.startswith(f"{GOLDENS}/") or not await self._goldens.is_counted(prefix):
             keys = [entry.key async for entry in self._store.list(prefix)]

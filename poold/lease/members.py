@@ -95,6 +95,19 @@ class Members:
         """The records of the hosts that hold their leases, this one included."""
         return living(self._seen, self._now_ns())
 
+    def open_lines(self) -> frozenset[str]:
+        """Hosts of which a ledger was lost that nobody has carried on yet. Before the first look: somebody, perhaps."""
+        if not self._seen:
+            return frozenset({""})
+        now_ns, me = self._now_ns(), self._keeper.lease.host
+        lost = {name for name, seen in self._seen.items() if seen.lease.root and not is_alive(seen, now_ns)}
+        taken = {name for name, seen in self._seen.items() if seen.lease.taken}
+        return frozenset(lost - {me} | taken | self._unreadable.keys())
+
+    def holders(self) -> frozenset[str]:
+        """Hosts with a ledger that is theirs."""
+        return frozenset(name for name, seen in self._seen.items() if seen.lease.root) | self._unreadable.keys()
+
     def troubles(self) -> int:
         """How many lines this host has taken and cannot carry on yet."""
         return len(self._troubles)

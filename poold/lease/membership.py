@@ -23,6 +23,18 @@ class Membership:
         """What this host had is another's."""
         return self.keeper is not None and self.keeper.is_away
 
+    @property
+    def is_alone(self) -> bool:
+        return self.members is None
+
+    def open_lines(self) -> frozenset[str]:
+        """Hosts of which a ledger was lost, as seen from here, that nobody has carried on yet."""
+        return frozenset() if self.members is None else self.members.open_lines()
+
+    def holders(self) -> frozenset[str]:
+        """Hosts that hold a lease, or did and nobody has taken it: they have a ledger of their own."""
+        return frozenset() if self.members is None else self.members.holders()
+
     def check(self) -> None:
         """Raise `Fenced` if this host must not do anything now."""
         if self.keeper is not None:

@@ -68,8 +68,7 @@ def wanted(db: sqlite3.Connection) -> dict[str, str]:
 
 def drain_of(db: sqlite3.Connection, sandbox_id: str) -> str | None:
     """The drain that put it to sleep, if it is still to be brought back."""
-    row = db.execute("SELECT wanted FROM sandboxes WHERE id = ?", (sandbox_id,)).fetchone()
-    return None if row is None else row[0]
+    return wanted(db).get(sandbox_id)
 
 
 def settle(db: sqlite3.Connection, sandbox_id: str, why: str | None, *, now_ms: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from poold.config import S3Config
+from poold.places import S3Config
 from poold.replica.errors import ReplicaError
 
 log = logging.getLogger("poold.replica")

@@ -53,10 +53,16 @@ class Ending(Sleeping):
         once it can; with `discard` it ends as it is.
         """
         self.creations.end(stopped(sandbox_id, reason), sandbox_id)
-        async with self._turns.of(sandbox_id):
-            if not discard:
-                await finish(self._save_at_end(sandbox_id, caller))
-            return await finish(self._destroy(sandbox_id, caller, reason))
+        if discard:
+            self.workspaces.abandon(sandbox_id)
+        try:
+            async with self._turns.of(sandbox_id):
+                if not discard:
+                    await finish(self._save_at_end(sandbox_id, caller))
+                return await finish(self._destroy(sandbox_id, caller, reason))
+        finally:
+            if discard:
+                self.workspaces.forget(sandbox_id)
 
     async def save_workspace(self, sandbox_id: str, caller: Caller = BY_ITSELF) -> Saved:
         """Save the files of a running sandbox under the name of its workspace."""

@@ -206,5 +206,8 @@ class Hibernation:
         if left:
             await ledger.covered()  # else a successor might look for a sandbox there
         for prefix in left:
+            # Who has written it to its end has made it a sandbox's since: what is not being written is asked for anew.
+            if depot.is_writing(prefix) or prefix not in await ledger.read(leftovers.listed):
+                continue
             if await depot.remove(prefix):
                 await ledger.write(partial(leftovers.drop, prefix=prefix), durable=False)

@@ -23,6 +23,7 @@ from poold.link import Guest
 from poold.sandboxes.means import Live, Means
 from poold.sandboxes.stoppable import Stoppable
 from poold.sandboxes.telling import Progress
+from poold.sandboxes.why import stopped
 from poold.workspaces import Manifest, Place, Shelf, of_owner, of_template, saving, sweeping, templates
 
 log = logging.getLogger("poold.sandboxes")
@@ -48,6 +49,8 @@ class Workspaces:
         self._means = means
         self._work = Stoppable()
         self._unsaved: dict[str, str] = {}  # sandboxes that should have ended, and why they could not
+        self._saving: dict[str, asyncio.Task[Any]] = {}
+        self._abandoned: set[str] = set()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -100,7 +103,37 @@ class Workspaces:
         if not live.sandbox.is_kept:
             raise WrongState(f"sandbox {live.sandbox.id} has no workspace: it was made without one")
         async with live.saving:
-            return await self._work.do(self._save(live, why))
+            try:
+                return await self._work.do(self._tracked(live, why))
+            except asyncio.CancelledError:
+                if (
+                    live.sandbox.id not in self._abandoned
+                    or (task := asyncio.current_task()) is None
+                    or task.cancelling()
+                ):
+                    raise
+                raise stopped(live.sandbox.id, "what was not saved is discarded") from None
+
+    def abandon(self, sandbox_id: str) -> None:
+        """The sandbox is to end without being saved: a save that is under way is given up, and none is begun."""
+        self._abandoned.add(sandbox_id)
+        if (task := self._saving.get(sandbox_id)) is not None:
+            task.cancel()
+
+    def forget(self, sandbox_id: str) -> None:
+        """Its end is over, whatever came of it."""
+        self._unsaved.pop(sandbox_id, None)
+        self._abandoned.discard(sandbox_id)
+
+    async def _tracked(self, live: Live, why: str) -> Saved:
+        name, task = live.sandbox.id, asyncio.current_task()
+        if name in self._abandoned or task is None:
+            raise stopped(name, "what was not saved is discarded")
+        self._saving[name] = task
+        try:
+            return await self._save(live, why)
+        finally:
+            del self._saving[name]
 
     async def _save(self, live: Live, why: str) -> Saved:
         known, sandbox, now_ms = live.sandbox.workspace, live.sandbox, self._means.sources.now_ms()
@@ -161,9 +194,6 @@ class Workspaces:
     def rests_s(self, sandbox_id: str) -> float:
         """How long to wait before an end is tried again."""
         return REST_S if sandbox_id in self._unsaved else 0.0
-
-    def forget(self, sandbox_id: str) -> None:
-        self._unsaved.pop(sandbox_id, None)
 
     async def keep_saving(self, live: Live) -> None:
         """Now and then, until it is cancelled. What fails is tried again the next time."""

@@ -12,7 +12,7 @@ import orjson
 
 from contract.errors import WarrenError, shown
 from poold import files
-from poold.config import S3Config
+from poold.places import S3Config
 from poold.store import Observe, Store, unobserved
 from poold.store.errors import Conflict, Corrupt, NoObject, WrongStore
 from poold.store.folder import open_folder

@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from poold.config import S3Config
 from poold.lifetimes import finish
+from poold.places import S3Config
 from poold.store import MAX_BYTES, Blob, Content, Entry, Observe, Progress, Reading, silent, unobserved
 from poold.store.errors import Conflict, Corrupt, NoObject, Unreachable, WrongContent, too_large
 from poold.store.keys import checked_key, checked_prefix

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from contract.errors import WarrenError
-from poold.config import S3Config
+from poold.places import S3Config
 from poold.store import Observe
 from poold.store.errors import Full, Refused, Unreachable
 from poold.store.s3_errors import Lost, translated
@@ -106,7 +106,9 @@ async def open_calls(config: S3Config, observe: Observe) -> AsyncIterator[Calls]
     aioboto3, settings = await asyncio.to_thread(_imported, config)
     opening = contextlib.AsyncExitStack()
     try:
-        client = await opening.enter_async_context(aioboto3.Session().client("s3", config=settings))
+        client = await opening.enter_async_context(
+            aioboto3.Session(region_name=config.region).client("s3", config=settings)
+        )
     except Exception as error:
         raise translated(error, "opening", config.bucket) from error
     async with opening:

@@ -105,11 +105,12 @@ class Cluster:
         beside.write_bytes(key.encode())
         beside.rename(folder / f"{key.id}.json")
 
-    def add_host(self, name: str, **variables: str) -> Program:
+    def add_host(self, name: str, **variables: str | None) -> Program:
+        """None: the variable is not set."""
         folder = self.folder / name
         folder.mkdir()
         port = free_port()
-        environment = {
+        told = {
             **os.environ,
             "PYTHONPATH": f"{ROOT}:{ROOT / 'guest'}",
             "POOLD_ENGINE": "local",
@@ -125,6 +126,7 @@ class Cluster:
             "POOLD_MIN_DISK_MB": "1",
             **variables,
         }
+        environment = {name: value for name, value in told.items() if value is not None}
         host = Program(name, port, [sys.executable, "-m", "poold"], environment, folder / "log")
         self.hosts[name] = host
         if environment["POOLD_ENGINE"] == "qemu":

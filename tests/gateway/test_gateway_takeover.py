@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from contract.ring import ranked
 from poold.devstore import BUCKET
 from poold.seal import new_key
 from tests.gateway.cluster import EVERYTHING, Cluster, Reply, ask, clustered, operate, wait_for, write_pki
@@ -145,3 +146,35 @@ def test_a_host_that_comes_back_after_it_was_taken_over_is_empty_and_takes_work(
     assert operate(cluster.hosts[lost], "GET", "/v1/tasks")["tasks"] == []
     assert host_of(cluster, "tasks", task) != lost
     assert client.get(f"/api/v1/tasks/{task}").json["state"] == "completed"
+
+
+def repeated(cluster: Cluster, number: int, key: str, secret: str, body: object) -> Reply:
+    """The same request again, at the gateway of that number, until it is answered with more than "not now"."""
+    found: list[Reply] = []
+
+    def is_answered() -> bool:
+        found.append(ask(cluster.gateways[number].port, "POST", "/api/v1/tasks", body, secret, Idempotency_Key=key))
+        if found[-1].status == 503:
+            assert found[-1].headers.get("retry-after"), found[-1]
+        return found[-1].status != 503
+
+    wait_for(is_answered, f"a repeat of {key}", lambda: str(found[-1:]))
+    return found[-1]
+
+
+def test_a_key_gives_the_first_task_again_after_the_host_died_that_knew_it(cluster: Cluster) -> None:
+    """Through another gateway, and from the moment on when the host is gone."""
+    cluster.add_gateway()
+    secret = cluster.key("ann", scopes=EVERYTHING)
+    home = next(iter(ranked("ann", dict.fromkeys(cluster.hosts, 1.0))))
+    body = {"agent": "mock", "prompt": "commit One"}
+    first = {f"key-{number}": repeated(cluster, 0, f"key-{number}", secret, body).json["id"] for number in range(4)}
+    lose(cluster, home)
+    for key, task in first.items():
+        reply = repeated(cluster, 1, key, secret, body)
+        assert (reply.status, reply.json["id"]) == (202, task), reply
+    reply = repeated(cluster, 0, "another-key", secret, body)
+    assert reply.status == 202
+    assert reply.json["id"] not in first.values()
+    tasks = ask(cluster.gateways[0].port, "GET", "/api/v1/tasks?limit=100", key=secret).json["tasks"]
+    assert sorted(each["id"] for each in tasks) == sorted([*first.values(), reply.json["id"]])

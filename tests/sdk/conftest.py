@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.sdk.sdk_replies import KEY
 from tests.sdk.sdk_service import BARE, Service, open_service
 from warren import Sandbox, Warren
 
@@ -60,13 +61,24 @@ def environment(service: Service, tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def cli(environment: dict[str, str]) -> Cli:
     """Runs `warren` to its end, away from any terminal."""
+    return runner(environment)
 
+
+@pytest.fixture
+def alone(tmp_path: Path) -> dict[str, str]:
+    """As `environment`, of a person who knows no gateway."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WARREN_", "XDG_"))}
+    return {**kept, "HOME": str(tmp_path), "PYTHONPATH": str(SDK), "TZ": "UTC", "WARREN_API_KEY": KEY}
+
+
+def runner(environment: dict[str, str], folder: Path | None = None) -> Cli:
     def run(*words: str, stdin: bytes = b"", **variables: str) -> Ran:
         done = subprocess.run(
             [sys.executable, "-m", "warren.cli", *words],
             input=stdin,
             capture_output=True,
             env={**environment, **variables},
+            cwd=folder,
             timeout=LIMIT_S,
             check=False,
         )

@@ -1,6 +1,7 @@
 """What the SDK's tests speak to: a real gateway before two real hosts of the local engine."""
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -25,7 +26,10 @@ class Service:
 
 @contextlib.contextmanager
 def open_service() -> Iterator[Service]:
-    with open_cluster(2, 0) as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="warren-workspaces-") as shared,
+        open_cluster(2, 0, POOLD_WORKSPACES=shared) as cluster,
+    ):
         key = cluster.key("anna", scopes=EVERYTHING)  # before the gateway: it counts keys that it does not know
         gateway = cluster.add_gateway()
         cluster.wait_until_alive()

@@ -5,13 +5,12 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+
+from tests.sdk.sdk_http import LIMIT_S, Replying, serving
 
 TASK = "tk-2zkqmnb5wc7hxv3a"
 SANDBOX = "sb-2zkqmnb5wc7hxv3a"
-LIMIT_S = 30.0
 AT_MS = 1_700_000_000_000
 FINAL = {f"task.{state}": state for state in ("completed", "failed", "stopped")}
 STATES = FINAL | {
@@ -110,64 +109,42 @@ def open_stand(script: Callable[[Stand], None] = lambda stand: None, began_ms: i
         pass
 
     Handler.stand = stand
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        stand.url = f"http://127.0.0.1:{server.server_address[1]}"
-        serving = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        serving.start()
-        try:
-            yield stand
-        finally:
-            server.shutdown()
-            serving.join(LIMIT_S)
+    with serving(Handler) as stand.url:
+        yield stand
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Replying):
     stand: Stand
 
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
-        parts, stand = urlsplit(self.path), self.stand
-        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+    def answer(self, path: str, query: dict[str, str], body: Any) -> None:
+        stand = self.stand
         with stand.changed:
-            stand.asked.append((self.command, parts.path, json.loads(body) if body else {}))
+            stand.asked.append((self.command, path, body))
             if "Idempotency-Key" in self.headers:
                 stand.keys.append(self.headers["Idempotency-Key"])
             stand.changed.notify_all()
-        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        rest = parts.path.removeprefix(f"/api/v1/tasks/{TASK}")
-        with contextlib.suppress(OSError):
-            self._route(rest, query)
+        self._route(path.removeprefix(f"/api/v1/tasks/{TASK}"), query)
 
     def _route(self, rest: str, query: dict[str, str]) -> None:
         stand = self.stand
         if rest == "/api/v1/tasks" and self.command == "POST":
             made = stand.view()
             threading.Thread(target=stand.script, args=(stand,), daemon=True).start()
-            self._json(202, made)
+            self.json(202, made)
         elif rest == "/api/v1/tasks":
-            self._json(200, {"tasks": [] if "before" in query else [stand.view()], "next": None, "incomplete": []})
+            self.json(200, {"tasks": [] if "before" in query else [stand.view()], "next": None, "incomplete": []})
         elif rest in ("", "/input", "/stop", "/pause", "/resume", "/retry"):
-            self._json(200, stand.view())
+            self.json(200, stand.view())
         elif rest == "/events":
             self._events(query)
         elif rest == "/diff":
-            self._bytes(DIFF, "text/plain; charset=utf-8")
+            self.bytes(DIFF, "text/plain; charset=utf-8")
         elif rest == "/artifacts":
-            self._json(200, {"artifacts": [{"name": name, "bytes": len(data)} for name, data in stand.files.items()]})
+            self.json(200, {"artifacts": [{"name": name, "bytes": len(data)} for name, data in stand.files.items()]})
         elif rest == "/archive" and "archive" in stand.files:
-            self._bytes(stand.files["archive"], "application/zstd")
+            self.bytes(stand.files["archive"], "application/zstd")
         elif rest.removeprefix("/artifacts/") in stand.files:
-            self._bytes(stand.files[rest.removeprefix("/artifacts/")], "application/octet-stream")
+            self.bytes(stand.files[rest.removeprefix("/artifacts/")], "application/octet-stream")
         elif rest == "/steps":
             step = {
                 "number": 1,
@@ -176,14 +153,14 @@ class _Handler(BaseHTTPRequestHandler):
                 "output": "ok",
                 "output_bytes": 2,
             }
-            self._json(200, {"steps": [] if int(query["after"]) else [step | {"started_ms": 1, "ended_ms": 1201}]})
+            self.json(200, {"steps": [] if int(query["after"]) else [step | {"started_ms": 1, "ended_ms": 1201}]})
         else:
-            self._json(404, {"error": {"code": "not_found", "message": f"there is no {rest}"}})
+            self.refuse(404, "not_found", f"there is no {rest}")
 
     def _events(self, query: dict[str, str]) -> None:
         stand = self.stand
         if "text/event-stream" not in self.headers.get("Accept", ""):
-            return self._json(200, {"events": [each for each in stand.events if each["seq"] > int(query["after"])]})
+            return self.json(200, {"events": [each for each in stand.events if each["seq"] > int(query["after"])]})
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -204,13 +181,3 @@ class _Handler(BaseHTTPRequestHandler):
             if event["kind"] in FINAL and event["by"] == "host":
                 self.wfile.write(b"0\r\n\r\n")
                 return None
-
-    def _json(self, status: int, value: Any) -> None:
-        self._bytes(json.dumps(value).encode(), "application/json", status)
-
-    def _bytes(self, data: bytes, kind: str, status: int = 200) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)

@@ -45,7 +45,7 @@ def test_every_command_is_described_and_every_described_one_exists() -> None:
 
 
 def test_every_command_and_option_of_tasks_is_described() -> None:
-    text = (DOCS / "CLI.md").read_text().partition("## Tasks")[2]
+    text = (DOCS / "CLI.md").read_text().partition("## Tasks")[2].partition("## Workspaces")[0]
     top = next(action for action in build()._actions if action.choices and action.dest == "==SUPPRESS==").choices or {}
     tasks = next(action for action in top["tasks"]._actions if action.choices and action.dest == "==SUPPRESS==")
     rows = re.findall(r"^\| (`.*?) \|", text.partition("| of `tasks`")[2], re.MULTILINE)
@@ -53,6 +53,18 @@ def test_every_command_and_option_of_tasks_is_described() -> None:
     assert described == set(tasks.choices or ())
     options = {name for action in top["run"]._actions for name in action.option_strings if name.startswith("--")}
     assert {name for name in options - {"--help", "--url", "--patience"} if name not in text} == set()
+
+
+def test_every_command_and_option_of_workspaces_is_described() -> None:
+    text = (DOCS / "CLI.md").read_text().partition("## Workspaces")[2]
+    top = next(action for action in build()._actions if action.choices and action.dest == "==SUPPRESS==").choices or {}
+    commands = next(action for action in top["workspaces"]._actions if action.dest == "==SUPPRESS==" and action.choices)
+    rows = re.findall(r"^\| (`.*?) \|", text.partition("| of `workspaces`")[2], re.MULTILINE)
+    described = {name for row in rows for name in re.findall(r"[a-z]+", re.sub(r"[A-Z]+…?|\[.*?\]+", " ", row))}
+    assert described == set(commands.choices or ())
+    parsers = (commands.choices or {}).values()
+    options = {name for parser in parsers for action in parser._actions for name in action.option_strings[:1]}
+    assert {name for name in options - {"-h", "--json", "--url", "--patience"} if name not in text} == set()
 
 
 def test_the_version_is_the_packages() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sdk.conftest import SDK, Cli, Ran
+from tests.sdk.conftest import SDK, Cli, runner
 from tests.sdk.sdk_replies import ID, KEY, ROW
 from tests.sdk.sdk_stage import open_stage, reply
 from tests.sdk.sdk_tasks import DIFF, TASK, Stand, open_stand
@@ -39,24 +39,9 @@ def ends_as(state: str) -> Callable[[Stand], None]:
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Cli:
+def cli(alone: dict[str, str], tmp_path: Path) -> Cli:
     """As the one of all tests, without a gateway of its own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WARREN_", "XDG_"))}
-    environment = {**kept, "HOME": str(tmp_path), "PYTHONPATH": str(SDK), "TZ": "UTC", "WARREN_API_KEY": KEY}
-
-    def run(*words: str, stdin: bytes = b"", **variables: str) -> Ran:
-        done = subprocess.run(
-            [sys.executable, "-m", "warren.cli", *words],
-            input=stdin,
-            capture_output=True,
-            env={**environment, **variables},
-            cwd=tmp_path,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        return Ran(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode())
-
-    return run
+    return runner(alone, tmp_path)
 
 
 @pytest.fixture

@@ -131,8 +131,8 @@ def test_documents_name_only_make_targets_that_exist() -> None:
 
 @pytest.mark.parametrize(("program", "prefix"), [("poold", "POOLD"), ("gateway", "GATEWAY")])
 def test_every_setting_is_in_the_operators_document_and_no_other_is(program: str, prefix: str) -> None:
-    texts = "".join(path.read_text() for path in (ROOT / program).glob("*config.py"))
-    read = set(re.findall(rf'"({prefix}_[A-Z_]+)"', texts))
+    files = [*(ROOT / program).glob("*config.py"), *(ROOT / program).glob("places.py")]
+    read = {name for path in files for name in re.findall(rf'"({prefix}_[A-Z_]+)"', path.read_text())}
     rows = re.findall(r"^\| (`[A-Z_`, ]+`) \|", (ROOT / "docs" / "OPERATING.md").read_text(), re.MULTILINE)
     told = [name for row in rows for name in re.findall(rf"`({prefix}_[A-Z_]+)`", row)]
     assert sorted(told) == sorted(read)

@@ -83,7 +83,7 @@ class Follower(threading.Thread):
     @property
     def told(self) -> int:
         """By the agent."""
-        return sum(event.get("guest_seq") is not None for event in self.seen)
+        return sum(event["kind"].startswith("agent.") for event in self.seen)
 
     @property
     def is_done(self) -> bool:

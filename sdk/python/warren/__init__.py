@@ -9,6 +9,7 @@ with Warren() as warren, warren.create(image="python") as sandbox:
 from warren.__about__ import __version__
 from warren.aio import AsyncSandbox, AsyncWarren
 from warren.aio_tasks import AsyncTask
+from warren.aio_workspaces import AsyncWorkspace
 from warren.client import Sandbox, Warren
 from warren.errors import (
     BadKey,
@@ -26,6 +27,7 @@ from warren.errors import (
     StreamBroken,
     Unreachable,
     WarrenError,
+    WorkspaceUnsaved,
     WrongState,
 )
 from warren.models import (
@@ -33,6 +35,7 @@ from warren.models import (
     Connection,
     Event,
     Exited,
+    HeldWorkspace,
     HostRule,
     Info,
     Key,
@@ -53,6 +56,8 @@ from warren.retries import Retries
 from warren.task_models import Artifact, Diff, Question, Step, TaskEvent, TaskFailed, TaskInfo, Usage, View
 from warren.tasks import Task
 from warren.terminals import AsyncTerminal, Terminal
+from warren.workspace_models import Change, Saved, Template, Version, WorkspaceDiff, WorkspaceInfo
+from warren.workspaces import Workspace
 
 __all__ = [
     "Artifact",
@@ -60,9 +65,11 @@ __all__ = [
     "AsyncTask",
     "AsyncTerminal",
     "AsyncWarren",
+    "AsyncWorkspace",
     "BadKey",
     "CallerError",
     "CapacityError",
+    "Change",
     "CommandFailed",
     "ConfigError",
     "Connection",
@@ -73,6 +80,7 @@ __all__ = [
     "Exited",
     "FaultError",
     "Forbidden",
+    "HeldWorkspace",
     "HostRule",
     "Info",
     "Key",
@@ -89,6 +97,7 @@ __all__ = [
     "Retries",
     "Said",
     "Sandbox",
+    "Saved",
     "Started",
     "Stderr",
     "Stdout",
@@ -98,15 +107,21 @@ __all__ = [
     "TaskEvent",
     "TaskFailed",
     "TaskInfo",
+    "Template",
     "Terminal",
     "Ticket",
     "Transfer",
     "Unreachable",
     "Usage",
+    "Version",
     "View",
     "Warren",
     "WarrenError",
     "Within",
+    "Workspace",
+    "WorkspaceDiff",
+    "WorkspaceInfo",
+    "WorkspaceUnsaved",
     "WrongState",
     "__version__",
 ]

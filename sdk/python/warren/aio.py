@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Unpack
 
-from warren import calls, config, flows, terminals
+from warren import calls, config, flows, terminals, workspace_calls
 from warren.aio_tasks import AsyncBrowser, AsyncTasks
+from warren.aio_workspaces import AsyncWorkspaces
 from warren.calls import Command, CreateOptions, NetworkAsked, RunOptions
 from warren.client import TIMEOUT_S, AllKeys
 from warren.errors import StreamBroken, WarrenError
@@ -18,6 +20,7 @@ from warren.listings import AsyncListing
 from warren.models import Connection, Event, Info, NewKey, Reach, Result, Said, Transfer
 from warren.retries import Retries
 from warren.terminals import AsyncTerminal
+from warren.workspace_models import Saved, Template
 
 
 class AsyncWarren:
@@ -35,6 +38,7 @@ class AsyncWarren:
         self._line = AsyncLine(config.resolve(url, key, ca), timeout_s, retries or Retries())
         self.keys = AsyncKeys(self._line)
         self.tasks = AsyncTasks(self._line)
+        self.workspaces = AsyncWorkspaces(self._line)
 
     async def create(
         self, image: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[CreateOptions]
@@ -56,6 +60,9 @@ class AsyncWarren:
             lambda before: self._line.send(calls.listed(state, metadata, image, owner, before)),
             lambda info: AsyncSandbox(self._line, info),
         )
+
+    async def templates(self) -> list[Template]:
+        return await self._line.send(workspace_calls.templates())
 
     async def hosts(self) -> list[dict[str, Any]]:
         return await self._line.send(calls.hosts())
@@ -116,8 +123,13 @@ class AsyncSandbox:
     async def extend(self, timeout_sec: int) -> Info:
         return await self._know(calls.extend(self.id, timeout_sec))
 
-    async def kill(self) -> Info:
-        return await self._know(calls.kill(self.id))
+    async def kill(self, *, discard: bool = False) -> Info:
+        return await self._know(calls.kill(self.id, discard=discard, is_saved=self.info.is_saved))
+
+    async def save_workspace(self) -> Saved:
+        saved = await self._line.send(workspace_calls.save(self.id))
+        self.info = replace(self.info, workspace=saved.workspace)
+        return saved
 
     async def run(
         self,

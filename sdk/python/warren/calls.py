@@ -32,6 +32,7 @@ EVENT_STREAM = "text/event-stream"
 MAX_PAGE = 1000
 MAX_NUMBER = 10**15  # of a row: behind it there is none
 GRACE_S = 3600  # of a key that was rotated, as everywhere
+SAVE_S = 3600.0  # a workspace is carried to the store, or from there
 MAX_TEXT = 200  # of a reply that is not ours, in a message
 SANDBOX = re.compile(r"sb-[a-z2-7]{16}")
 
@@ -57,6 +58,8 @@ class CreateOptions(TypedDict, total=False):
     metadata: Mapping[str, str]
     public_ports: Sequence[int]
     network: "NetworkAsked"  # what it may reach
+    workspace: str  # a name: what was saved under it is in /workspace, and is saved under it again
+    template: str  # what /workspace begins with, if nothing was saved yet
 
 
 class RunOptions(TypedDict, total=False):
@@ -93,6 +96,7 @@ class Call(Generic[T]):
     body: Any = None  # JSON
     headers: Mapping[str, str] = field(default_factory=dict)
     is_repeatable: bool = False  # a second time does no harm
+    answer_s: float = 0.0  # its answer may take so long, if that is longer than what others may take
 
     def content(self) -> bytes | None:
         return None if self.body is None else json.dumps(self.body, ensure_ascii=False).encode()
@@ -116,7 +120,8 @@ def create(image: str | None, options: CreateOptions, idempotency_key: str | Non
     """It has a key of its own, so that a second try gives the same sandbox."""
     body = given({"image": image, **options, "network": network_of(options.get("network"))})
     headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-    return Call("POST", SANDBOXES, _info, body=body, headers=headers, is_repeatable=True)
+    answer_s = SAVE_S if "workspace" in body else 0.0
+    return Call("POST", SANDBOXES, _info, body=body, headers=headers, is_repeatable=True, answer_s=answer_s)
 
 
 def get(sandbox: str) -> Call[Info]:
@@ -136,8 +141,10 @@ def listed(
     return Call("GET", SANDBOXES, _page, query=query_of(asked), is_repeatable=True)
 
 
-def kill(sandbox: str) -> Call[Info]:
-    return Call("DELETE", one(sandbox), _info, is_repeatable=True)
+def kill(sandbox: str, *, discard: bool = False, is_saved: bool = False) -> Call[Info]:
+    query = query_of({"discard": 1 if discard else None})
+    answer_s = SAVE_S if is_saved and not discard else 0.0
+    return Call("DELETE", one(sandbox), _info, query=query, is_repeatable=True, answer_s=answer_s)
 
 
 def pause(sandbox: str) -> Call[Info]:

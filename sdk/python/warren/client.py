@@ -2,11 +2,12 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Unpack
 
-from warren import calls, config, flows, terminals
+from warren import calls, config, flows, terminals, workspace_calls
 from warren.calls import Command, CreateOptions, NetworkAsked, RunOptions
 from warren.errors import StreamBroken, WarrenError
 from warren.flows import Collected, Execution, Following, Kind, Numbered, Progress, Source, Upload
@@ -16,6 +17,8 @@ from warren.models import Connection, Event, Info, Key, NewKey, Reach, Result, S
 from warren.retries import Retries
 from warren.tasks import Browser, Tasks
 from warren.terminals import Terminal
+from warren.workspace_models import Saved, Template
+from warren.workspaces import Workspaces
 
 AllKeys = list[Key]  # in `Keys`, `list` is a method
 TIMEOUT_S = 120.0  # a machine of a new shape is booted first, which takes a while without KVM
@@ -36,6 +39,7 @@ class Warren:
         self._line = Line(config.resolve(url, key, ca), timeout_s, retries or Retries())
         self.keys = Keys(self._line)
         self.tasks = Tasks(self._line)
+        self.workspaces = Workspaces(self._line)
 
     def create(
         self, image: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[CreateOptions]
@@ -61,6 +65,10 @@ class Warren:
             lambda before: self._line.send(calls.listed(state, metadata, image, owner, before)),
             lambda info: Sandbox(self._line, info),
         )
+
+    def templates(self) -> list[Template]:
+        """What the workspace of a new sandbox may begin with."""
+        return self._line.send(workspace_calls.templates())
 
     def hosts(self) -> list[dict[str, Any]]:
         """The hosts and how they are. For admin keys."""
@@ -133,9 +141,19 @@ class Sandbox:
         """Its time is up so long from now."""
         return self._know(calls.extend(self.id, timeout_sec))
 
-    def kill(self) -> Info:
-        """Destroy it. One that is gone already is fine."""
-        return self._know(calls.kill(self.id))
+    def kill(self, *, discard: bool = False) -> Info:
+        """Destroy it, after its workspace was saved. One that is gone already is fine.
+
+        If it cannot be saved, `WorkspaceUnsaved` is raised, and the sandbox ends when it can be; with `discard` it
+        ends now, and what was not saved is lost.
+        """
+        return self._know(calls.kill(self.id, discard=discard, is_saved=self.info.is_saved))
+
+    def save_workspace(self) -> Saved:
+        """Save its workspace now. It is saved too when it ends or is paused, and now and then."""
+        saved = self._line.send(workspace_calls.save(self.id))
+        self.info = replace(self.info, workspace=saved.workspace)
+        return saved
 
     def run(
         self,

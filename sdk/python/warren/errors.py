@@ -97,6 +97,10 @@ class PoolExhausted(CapacityError):
     """You have all that your pools allow. `details` has `used`, `allowed` and `asked`."""
 
 
+class WorkspaceUnsaved(CapacityError):
+    """A sandbox has not ended, because its workspace could not be saved. It ends as soon as it can be."""
+
+
 class FaultError(WarrenError):
     """Something at the other side is broken."""
 
@@ -107,7 +111,11 @@ class Corrupted(WarrenError):
     code = "corrupted"
 
 
-BY_CODE: Mapping[str, type[WarrenError]] = {"pool_exhausted": PoolExhausted, "deadline_passed": DeadlinePassed}
+BY_CODE: Mapping[str, type[WarrenError]] = {
+    "pool_exhausted": PoolExhausted,
+    "deadline_passed": DeadlinePassed,
+    "workspace_unsaved": WorkspaceUnsaved,
+}
 BY_STATUS: Mapping[int, type[WarrenError]] = {
     401: BadKey,
     403: Forbidden,

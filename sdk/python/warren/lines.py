@@ -300,7 +300,7 @@ def _request(call: Call[Any], content: Any, timeout_s: float) -> dict[str, Any]:
 def _read_limit(call: Call[Any], timeout_s: float) -> float | None:
     """A command may say nothing for hours; a sandbox's events may not, because their stream says that it lives."""
     if call.headers.get("Accept") != EVENT_STREAM:
-        return timeout_s
+        return max(timeout_s, call.answer_s)
     return KEEPALIVE_S if call.method == "GET" else None
 
 

@@ -1,4 +1,4 @@
-"""Lists that come page after page, newest first: for threads and for asyncio."""
+"""Lists that come page after page: for threads and for asyncio."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Generic, TypeVar

@@ -60,6 +60,16 @@ class Reach:
 
 
 @dataclass(frozen=True)
+class HeldWorkspace:
+    """What a sandbox's /workspace was made from, and where it is saved."""
+
+    name: str | None = None  # None: it is not saved
+    from_version: int | None = None  # that it was made from
+    saved_version: int | None = None  # the last one that this sandbox saved
+    template: str | None = None  # that it was made from
+
+
+@dataclass(frozen=True)
 class Info:
     """A sandbox as it was when it was asked for. Times are Unix milliseconds."""
 
@@ -81,11 +91,17 @@ class Info:
     next: Mapping[str, Any] | None = None  # what will happen next by itself: action, at_ms, why
     public_ports: tuple[int, ...] = ()
     network: Network | None = None  # what it may reach; None: its host does not say
+    workspace: HeldWorkspace | None = None  # None: its files are its own, and are gone with it
     reason: str | None = None
 
     @property
     def is_over(self) -> bool:
         return self.state in OVER
+
+    @property
+    def is_saved(self) -> bool:
+        """Its workspace is saved, at the end at the latest."""
+        return self.workspace is not None and self.workspace.name is not None
 
 
 @dataclass(frozen=True)
@@ -257,7 +273,11 @@ def read(kind: type[T], value: Any) -> T:
 
 def read_info(value: Any) -> Info:
     info = read(Info, value)
-    return replace(info, network=None if info.network is None else read_network(info.network))
+    return replace(
+        info,
+        network=None if info.network is None else read_network(info.network),
+        workspace=None if info.workspace is None else read(HeldWorkspace, info.workspace),
+    )
 
 
 def read_key(value: Any) -> Key:

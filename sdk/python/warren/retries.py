@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from warren.errors import CapacityError, PoolExhausted, Unreachable, WarrenError
+from warren.errors import CapacityError, PoolExhausted, Unreachable, WarrenError, WorkspaceUnsaved
 
 PASSING = (502, 503, 504)  # statuses of a moment
 
@@ -52,8 +52,10 @@ class Attempts:
 
 
 def is_passing(error: WarrenError) -> bool:
-    """It may be gone by itself in a moment. A full pool is not: only its owner can empty it."""
-    if isinstance(error, PoolExhausted):
+    """It may be gone by itself in a moment. A full pool is not: only its owner can empty it. What could not be saved
+    is tried again by the host itself, and whoever asked is to know.
+    """
+    if isinstance(error, PoolExhausted | WorkspaceUnsaved):
         return False
     if isinstance(error, Unreachable):
         return True

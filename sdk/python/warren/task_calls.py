@@ -49,6 +49,7 @@ class TaskOptions(TypedDict, total=False):
     keep_minutes: int
     webhook: Mapping[str, str]  # url, secret
     metadata: Mapping[str, str]
+    workspace: str  # in place of a repository: what was saved under this name, and is saved under it at the end
 
 
 def create(prompt: str, agent: str, options: TaskOptions, idempotency_key: str | None = None) -> Call[TaskInfo]:

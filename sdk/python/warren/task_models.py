@@ -78,6 +78,7 @@ class TaskInfo:
     retry_of: str | None = None
     checkpoint: Mapping[str, Any] = field(default_factory=dict)
     retries: int = 0
+    workspace: str | None = None  # what it works in, in place of a repository, and what its files are saved as
     continued: int = 0  # machines that it has lost and went on without
     phase: str = ""  # what its host is about: "claim", "clone", "restore", "run", "finish" or "done"
     sandbox: str | None = None

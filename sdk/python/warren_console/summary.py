@@ -28,6 +28,7 @@ def head(task: Mapping[str, Any]) -> Row:
     """`tk-… claude  example.com/repo → agent/x`"""
     repo, branch = said(task, "repo"), said(task, "branch")
     where = repo.partition("://")[2] + (f" @ {said(task, 'ref')}" if said(task, "ref") else "") if repo else ""
+    where = where or (f"workspace {said(task, 'workspace')}" if said(task, "workspace") else "")
     model = said(task, "model")
     who = said(task, "agent") + (f" ({model})" if model else "")
     return Row(None, "▸", f"{said(task, 'id')}  {who}", "bold", "bold", where + (f" → {branch}" if branch else ""))

@@ -28,6 +28,7 @@ MACHINE = {
     "sandbox.resumed": "its machine is awake",
     "sandbox.lost": "its machine is lost",
 }
+KEPT = ("task.archived", "task.saved")  # what is told of its work, and not of its state
 STATES = {"task.queued": "queued", "task.planning": "a machine is made ready", "task.running": "running"}
 Data = Mapping[str, Any]
 
@@ -60,7 +61,7 @@ class Timeline:
         self.began_ms = at_ms if self.began_ms is None else self.began_ms
         if by != "host" and kind.startswith(HOSTS_OWN) and kind not in GUESTS_OWN:
             return [Row(at_ms, "·", f"(the guest says) {kind} {_compact(data)}", "dim")]
-        if kind.startswith("task.") and kind != "task.archived":
+        if kind.startswith("task.") and kind not in KEPT:
             self.state = {"resumed": "running"}.get(kind[5:], kind[5:])
         tell = _TOLD.get(kind)
         rows = _unknown(kind, data) if tell is None else tell(self, data, at_ms)
@@ -260,6 +261,13 @@ def _archived(data: Data) -> str:
     return _behind("the workspace is archived", ", ".join([*told, *([text.size(size)] if size is not None else [])]))
 
 
+def _saved(data: Data) -> str:
+    name, version = said(data, "name"), said(data, "version")
+    if not version:
+        return f"workspace {name} has no files yet"
+    return f"workspace {name} is saved as version {version}" if data.get("is_new") else f"workspace {name} is unchanged"
+
+
 def _cap(data: Data) -> Row:
     return Row(None, "!", f"cap reached: {said(data, 'cap')} {said(data, 'value')} of {said(data, 'limit')}", "", "red")
 
@@ -303,6 +311,7 @@ _TOLD: dict[str, Tell] = {
     "task.failed": _only(lambda data: Row(None, "✗", _behind("failed", _reason(data)), "red", "red")),
     "task.stopped": _only(lambda data: Row(None, "■", _behind("stopped", _reason(data)), "yellow", "yellow")),
     "task.archived": _only(lambda data: _note(_archived(data))),
+    "task.saved": _only(lambda data: _note(_saved(data))),
     "sandbox.claimed": _only(lambda data: _note(f"machine {said(data, 'sandbox')}")),
     "git.cloned": _only(lambda data: _git("cloned", said(data, "branch"), _short(data, "head", "base"))),
     "git.committed": _only(

@@ -45,6 +45,21 @@ async def test_one_that_is_stuck_is_undone_when_its_time_is_over(tmp_path: Path)
         await member.host.hibernate(asleep)  # the store is used again
 
 
+async def test_an_operation_that_does_not_end_keeps_no_drain_from_ending(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path) as cluster, cluster.member("b"), cluster.member("a") as member:
+        name = await member.create()
+        await member.host.pause(name)
+        member.engine.held.add("load")
+        resuming = asyncio.create_task(member.host.resume(name))
+        await until(lambda: member.engine.calls["load"])
+        ending = asyncio.create_task(all_of(await member.drain(timeout_s=0.5)))
+        await asyncio.sleep(1.0)
+        member.engine.held.clear()
+        await resuming
+        assert (await ending)[-1]["undone"] == "not everything could be moved"
+        assert (await member.states(), member.host.is_draining) == ({name: RUNNING}, False)
+
+
 async def test_forced_it_gives_up_what_cannot_be_moved_and_names_it(tmp_path: Path) -> None:
     async with a_cluster(tmp_path) as cluster, cluster.member("b") as other:
         told: list[dict[str, object]] = []

@@ -1,11 +1,15 @@
 """What a gateway may be told, and how it refuses the rest: by the variable and the value."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from gateway.config import Config
+from gateway.config import Config, S3Place
 from gateway.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -35,6 +39,20 @@ def test_hosts_have_names_or_are_named_after_their_machine(folder: Path) -> None
     assert config.hosts == {"a.example": "https://a.example:7070", "blue": "http://127.0.0.1:7071"}
 
 
+def test_the_registry_may_be_in_s3(folder: Path) -> None:
+    config = read(folder, GATEWAY_REGISTRY="s3://my.bucket/c1/registry/")
+    assert config.registry == S3Place("my.bucket", "c1/registry", "auto", 5, None)
+    told = {"GATEWAY_REGISTRY_ADDRESSING": "path", "GATEWAY_REGISTRY_TIMEOUT_SEC": "9", "AWS_REGION": "eu-west-1"}
+    config = read(folder, GATEWAY_REGISTRY="s3://bucket/a/b/c/d", **told)
+    assert config.registry == S3Place("bucket", "a/b/c/d", "path", 9, "eu-west-1")
+
+
+def test_a_gateway_with_a_folder_pays_nothing_for_s3() -> None:
+    asked = "import sys, gateway.serving, gateway.__main__; print([n for n in sys.modules if 'boto' in n])"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "[]\n"
+
+
 def test_any_address_is_served_with_tls(folder: Path) -> None:
     files = {"GATEWAY_TLS_CERT": str(folder / "cert.pem"), "GATEWAY_TLS_KEY": str(folder / "key.pem")}
     assert read(folder, GATEWAY_LISTEN="0.0.0.0:443", **files).host == "0.0.0.0"
@@ -62,6 +80,13 @@ def test_any_address_is_served_with_tls(folder: Path) -> None:
         ("GATEWAY_NAME", "a b"),
         ("GATEWAY_REGISTRY", ""),
         ("GATEWAY_REGISTRY", "/nowhere/at/all"),
+        ("GATEWAY_REGISTRY", "s3://bucket"),
+        ("GATEWAY_REGISTRY", "s3://Bucket/x"),
+        ("GATEWAY_REGISTRY", "s3://bucket/a/b/c/d/e"),
+        ("GATEWAY_REGISTRY", "s3://bucket/../x"),
+        ("GATEWAY_REGISTRY", "https://bucket/x"),
+        ("GATEWAY_REGISTRY_ADDRESSING", "by-name"),
+        ("GATEWAY_REGISTRY_TIMEOUT_SEC", "0"),
         ("GATEWAY_PKI", ""),
         ("GATEWAY_TLS_CERT", "/nowhere/at/all"),
     ],

@@ -267,7 +267,7 @@ async def test_a_task_that_nobody_heard_of_is_stopped_and_keeps_its_room_until_i
     await asyncio.wait_for(maker.undo(SANDBOX, "red", "sb-bbbbbbbbbbbbbbbb"), 5)
     assert [asked[1:3] for asked in hosts.asked] == [
         ("POST", "/v1/tasks/tk-aaaaaaaaaaaaaaaa/stop"),
-        ("DELETE", "/v1/sandboxes/sb-bbbbbbbbbbbbbbbb"),
+        ("DELETE", "/v1/sandboxes/sb-bbbbbbbbbbbbbbbb?discard=1"),
     ]
     assert quotas.released == ["sb-bbbbbbbbbbbbbbbb"]
 

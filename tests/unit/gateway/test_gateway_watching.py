@@ -14,18 +14,21 @@ from contract.keys import Key, key_id
 from gateway.auth import Auth
 from gateway.errors import HostUnreachable
 from gateway.hosts import Hosts
-from gateway.registry import Records, Registry
+from gateway.registry import Records
+from gateway.registry.folder import Folder, FolderRegistry
 from gateway.watching import Watch
 
 KEY = Key(key_id("wrn_" + "a" * 40), "red")
 SHORT_S = 0.01
 
 
-class Hanging(Registry):
+class Hanging(Folder):
     """A registry whose reads, when told to, hang behind what they have read until they are let go."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.registry = FolderRegistry(folder)
+        self.registry._folder = self
         self.go_on = threading.Event()
         self.go_on.set()
         self.reads = 0
@@ -62,7 +65,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[Hanging]:
     made = Hanging(tmp_path)
-    made.write_key(KEY)
+    made.add_key(KEY)
     yield made
     made.go_on.set()  # whatever happened: a thread that waits would keep the loop from closing
 
@@ -95,7 +98,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 async def test_while_the_registry_hangs_hosts_are_probed_and_it_is_read_once(registry: Hanging, auth: Auth) -> None:
     hosts = Counted()
-    watch = Watch(registry, auth, cast(Hosts, hosts), listed={})
+    watch = Watch(registry.registry, auth, cast(Hosts, hosts), listed={})
     async with kept(watch):
         registry.go_on.clear()
         await until(lambda: not watch.is_read)
@@ -110,7 +113,7 @@ async def test_while_the_registry_hangs_hosts_are_probed_and_it_is_read_once(reg
 
 async def test_a_registry_that_hangs_at_the_start_keeps_nobody_from_it(registry: Hanging, auth: Auth) -> None:
     registry.go_on.clear()
-    watch = Watch(registry, auth, cast(Hosts, Counted()), listed={})
+    watch = Watch(registry.registry, auth, cast(Hosts, Counted()), listed={})
     async with asyncio.timeout(5):
         await watch.look()
     assert not watch.is_read
@@ -119,16 +122,16 @@ async def test_a_registry_that_hangs_at_the_start_keeps_nobody_from_it(registry:
 
 @pytest.mark.parametrize("changed", [KEY.revoked(), Key(key_id("wrn_" + "b" * 40), "red")])
 async def test_a_key_that_is_changed_during_a_read_stays_so(registry: Hanging, auth: Auth, changed: Key) -> None:
-    watch = Watch(registry, auth, cast(Hosts, Counted()), listed={})
+    watch = Watch(registry.registry, auth, cast(Hosts, Counted()), listed={})
     await until_read(watch)
     registry.go_on.clear()
     await watch.look()  # has read the old record, and hangs
-    registry.write_key(changed)
+    registry.add_key(changed)
     auth.change(changed)
     registry.go_on.set()
     await until_read(watch)
     assert auth.keys[changed.id] == changed
-    registry.write_key(KEY.ending(5))
+    registry.add_key(KEY.ending(5))
     await watch.look()
     await until_read(watch)
     assert auth.keys[KEY.id] == KEY.ending(5)  # the next read counts again

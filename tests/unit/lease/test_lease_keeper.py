@@ -6,7 +6,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from lease_hosts import Troubled, hosts, is_dead, lost_in, until
+from lease_hosts import HOLD_MS, Troubled, hosts, is_dead, lost_in, until
 
 from poold.errors import ConfigError, Fenced
 from poold.lease.keeper import Keeper
@@ -230,3 +230,27 @@ async def test_who_leaves_for_good_need_not_be_waited_for(store: Troubled, tmp_p
             keeper.check()
         begin, again = await a.begin()
         assert (begin, again.epoch) == (Begin.KEEP, 2)
+
+
+async def test_a_host_that_leaves_acknowledges_nothing_from_before_it_is_told_and_is_not_fenced(
+    store: Troubled, tmp_path: Path
+) -> None:
+    with hosts(tmp_path, store, "a") as [a]:
+        _, keeper = await a.begin()
+        seen: list[tuple[bool, str]] = []
+
+        async def cover() -> None:
+            seen.append((keeper.is_held, (await a.lease()).state))
+
+        async with keeper.holding():
+            machine = a.machine()
+            await keeper.leave("b", cover)
+            lease = await a.lease()
+            assert (seen, lease.state, lease.heir) == ([(False, "held")], "left", "b")
+            assert is_dead(machine)
+            with pytest.raises(Fenced):
+                keeper.check()
+            await asyncio.sleep(2 * HOLD_MS / 1000)  # neither its warden nor it itself ends this process
+            assert (await a.lease()) == lease
+        begin, again = await a.begin()
+        assert (begin, again.lease.heir) == (Begin.KEEP, "")

@@ -12,6 +12,7 @@ import poold.lease
 from contract.ring import ranked
 from poold.lease.terms import (
     DEAD_NS,
+    HEIR_NS,
     STAGGER_NS,
     Begin,
     Carry,
@@ -21,6 +22,7 @@ from poold.lease.terms import (
     Take,
     Terms,
     at_start,
+    deference_ns,
     heir,
     is_alive,
     lapses_ns,
@@ -192,3 +194,17 @@ def test_no_wall_clock_is_read_in_this_room() -> None:
     room = Path(poold.lease.__file__).parent
     readers = re.compile(r"time\.time|datetime|CLOCK_REALTIME|now_ms")
     assert [path.name for path in sorted(room.glob("*.py")) if readers.search(path.read_text())] == []
+
+
+def test_an_heir_that_was_named_and_lives_tries_first_and_others_leave_it_to_it() -> None:
+    left, me = lease("a", has_left=True, heir="c"), lease("b", epoch=1, root=1)
+    present = {name: seen(lease(name, epoch=1, root=1), 0) for name in "bc"}
+    told = {"a": seen(left, 0), **present}
+    assert deference_ns(left, "c", LIVING, 1.0) == 0
+    assert deference_ns(left, "b", LIVING, 0.0) == HEIR_NS + stagger_ns("a", "b", LIVING, 0.0)
+    assert plan(lease("c", epoch=1, root=1), told, 0) == [Take(told["a"])]
+    assert plan(me, told, 0) == []
+    dead = {"a": seen(left, 0), "b": present["b"]}
+    assert plan(me, dead, STAGGER_NS) == [Take(dead["a"])]
+    emptied = {**LIVING, "c": host("c", draining=True)}
+    assert deference_ns(left, "b", emptied, 0.0) == stagger_ns("a", "b", emptied, 0.0)

@@ -18,6 +18,7 @@ def test_what_was_written_is_read() -> None:
         lease(root=0),
         lease(root=0, taken=(taken(),)),
         lease(has_left=True),
+        lease(has_left=True, heir="c"),
     ):
         assert Lease.decode(each.encode(), "a") == each
 
@@ -56,6 +57,7 @@ def test_what_a_later_version_adds_is_kept_by_whoever_writes_it_again() -> None:
         ("state", "empty"),
         ("state", None),
         ("has_left", "yes"),
+        ("heir", "B B"),
         ("taken", {}),
         ("taken", [{"root": 2, "last": 1, "by": "b", "by_epoch": 1}]),
         ("taken", [{"root": 1, "last": 9, "by": "b", "by_epoch": 1}]),

@@ -639,3 +639,29 @@ async def test_of_two_hosts_with_one_store_neither_sweeps_away_what_the_other_ha
         for host, _ in sandboxes:
             await host.admin("POST", "/admin/store/sweep", {"older_days": 0})
         assert not list((store / "goldens").rglob("memory-*"))
+
+
+async def test_what_is_put_into_the_store_while_it_is_swept_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_host(tmp_path) as host:
+        sandbox = await host.create()
+        host.engine.held.add("parts")
+        putting = asyncio.create_task(hibernate(host, sandbox))
+        await host.until(lambda: host.engine.calls["parts"] == 1)
+        listed, go_on = asyncio.Event(), asyncio.Event()
+
+        async def covered() -> None:
+            listed.set()
+            await go_on.wait()
+
+        hibernation, ledger = host.sandboxes.hibernation, host.services.ledger
+        monkeypatch.setattr(ledger, "covered", covered)
+        assert hibernation._means.depot is not None
+        sweeping = asyncio.create_task(hibernation._sweep(hibernation._means.depot))
+        await listed.wait()  # with what is being put
+        host.engine.held.clear()
+        assert (await putting).status == 200
+        go_on.set()
+        await sweeping
+        await assert_hibernates(host, tmp_path, sandbox)

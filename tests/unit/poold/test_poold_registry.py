@@ -14,10 +14,10 @@ from contract.models import Shape
 from contract.ring import Room
 from poold import registry as registry_module
 from poold.api.observe import is_ready, record
-from poold.registry import Registry
+from poold.registry import InFolder, Registry
 from tests.unit.poold.poold_host import MACHINE_MB, SLOTS, Host, open_host
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 @dataclass
@@ -33,7 +33,8 @@ class Written:
 
     @contextlib.asynccontextmanager
     async def beating(self) -> AsyncIterator[None]:
-        async with asyncio.timeout(LIMIT_S), Registry(self.folder, self.record, lambda: self.host.ready).beating():
+        registry = Registry(InFolder(self.folder), self.record, lambda: self.host.ready)
+        async with asyncio.timeout(LIMIT_S), registry.beating():
             yield
 
     @property

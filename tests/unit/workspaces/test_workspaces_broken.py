@@ -96,6 +96,17 @@ async def test_a_save_that_breaks_at_any_step_leaves_whole_versions_and_loses_no
     assert (await stage.run(other, "cat a b")).split() == ["one", "two"]
 
 
+async def test_what_is_discarded_ends_also_while_a_save_of_it_hangs(stage: Stage) -> None:
+    sandbox = await stage.create()
+    await stage.run(sandbox, "echo one > a")
+    stage.shelf.store = breaking = Breaking(stage.shelf.store, "write", 1, "hangs")  # type: ignore[assignment]
+    ending = asyncio.ensure_future(stage.end(sandbox))
+    await asyncio.wait_for(breaking.reached.wait(), 30)
+    assert (await stage.end(sandbox, "?discard=1")).json["state"] == "stopped"
+    assert (await ending).code in ("workspace_unsaved", "sandbox_stopped")
+    assert (await stage.get(sandbox))["state"] == "stopped"
+
+
 async def assert_all_are_whole(stage: Stage) -> None:
     """Every version that there is can be read to its end."""
     for number in await stage.shelf.numbers(PLACE):

@@ -1,4 +1,4 @@
-"""`warren completion`: the shells' scripts, and what they ask. The gateway knows sandboxes and tasks."""
+"""`warren completion`: the shells' scripts, and what they ask. The gateway knows the rest."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from warren.cli.program import PROGRAM
 from warren.errors import Forbidden, WarrenError
 from warren_console import completion
 
-SHOWN_TASKS = 200
+SHOWN = 200  # of tasks, workspaces and versions
 
 
 def script(context: Context) -> int:
@@ -73,7 +73,7 @@ def _states(states: Sequence[str], context: Context) -> Iterable[str]:
 
 def _tasks(context: Context) -> Iterable[str]:
     """The newest: nobody looks through more."""
-    return (task.id for task in islice(context.warren.tasks.list(), SHOWN_TASKS))
+    return (task.id for task in islice(context.warren.tasks.list(), SHOWN))
 
 
 def _questions(context: Context) -> Iterable[str]:
@@ -87,6 +87,21 @@ def _artifacts(context: Context) -> Iterable[str]:
 def _typed_task(context: Context) -> list[str]:
     """The task that stands before what is to be completed."""
     return [word for word in context.asked.words[:-1] if TASK.fullmatch(word)][-1:]
+
+
+def _workspaces(context: Context) -> Iterable[str]:
+    return (workspace.name for workspace in islice(context.warren.workspaces.list(), SHOWN))
+
+
+def _templates(context: Context) -> Iterable[str]:
+    return (template.name for template in context.warren.templates())
+
+
+def _versions(context: Context) -> Iterable[str]:
+    """Of the workspace that stands before: `workspaces diff NAME …`."""
+    words: list[str] = [word for word in context.asked.words[:-1] if not word.startswith("-")]
+    found = context.warren.workspaces.get(words[words.index("workspaces") + 2]).versions()
+    return (str(version.version) for version in islice(found, SHOWN))
 
 
 def _begun(context: Context) -> str:
@@ -105,6 +120,12 @@ ASKED: dict[str, Callable[[Context], Iterable[str]]] = {
     "tasks": _tasks,
     "question": _questions,
     "artifact": _artifacts,
+    "workspace": _workspaces,
+    "workspaces": _workspaces,
+    "template": _templates,
+    "version": _versions,
+    "from_version": _versions,
+    "to_version": _versions,
     "source": _places,
     "target": _places,
 }

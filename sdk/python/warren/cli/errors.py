@@ -1,6 +1,6 @@
 """Exit codes, and the failures that are the command's own."""
 
-from warren.errors import CapacityError, NotFound, PoolExhausted, Unreachable, WarrenError
+from warren.errors import CapacityError, NotFound, Unreachable, WarrenError
 
 DONE = 0
 FAILED = 1
@@ -22,6 +22,9 @@ HINTS = {
     "sandbox_paused": "warren resume ID",
     "hibernation_damaged": "`warren recover ID` gives what can be read of its disk",
     "browser_missing": "its image has no browser: use one that has, such as agent",
+    "workspace_unsaved": "that is `warren rm ID --discard`",
+    "workspace_damaged": "`warren workspaces restore NAME VERSION` lets one that is whole be the newest",
+    "workspace_too_large": "remove what need not be saved from /workspace, or end it with `warren rm ID --discard`",
     "not_waiting": "nothing waits under that id: see `warren tasks show ID`",
 }
 
@@ -60,6 +63,6 @@ def hint_of(error: WarrenError) -> str:
         return error.hint
     if error.code == "wrong_state" and error.details.get("state") in ("paused", "hibernated"):
         return HINTS["sandbox_paused"]
-    if isinstance(error, CapacityError) and not isinstance(error, PoolExhausted) and error.retry_after_s:
-        return f"try again in {error.retry_after_s:g} s"
-    return HINTS.get(error.code, "")
+    if error.code in HINTS or not isinstance(error, CapacityError) or not error.retry_after_s:
+        return HINTS.get(error.code, "")
+    return f"try again in {error.retry_after_s:g} s"

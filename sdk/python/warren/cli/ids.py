@@ -1,4 +1,4 @@
-"""Which sandbox or task is meant by what was typed: an id, the first characters of one, or a sandbox's name."""
+"""Which sandbox, task or workspace is meant by what was typed: an id, the first characters of one, or a name."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,9 @@ from typing import Protocol, TypeVar
 from warren.calls import SANDBOX
 from warren.cli.errors import Failure, NoSuchThing, UsageError
 from warren.client import Sandbox, Warren
+from warren.errors import NotFound
 from warren.tasks import Task
+from warren.workspaces import Workspace
 from warren_console.text import clean
 
 KIND, TASK_KIND = "sb-", "tk-"
@@ -43,6 +45,13 @@ def find_task(warren: Warren, typed: str) -> Task:
     if found is None:
         raise NoSuchThing(f"there is no task {typed!r}", hint="see `warren tasks ls`")
     return found
+
+
+def find_workspace(warren: Warren, name: str) -> Workspace:
+    try:
+        return warren.workspaces.get(name)
+    except NotFound:
+        raise NoSuchThing(f"there is no workspace {name!r}", hint="see `warren workspaces ls`") from None
 
 
 def refuse_taken(warren: Warren, name: str) -> None:

@@ -2,14 +2,14 @@
 
 Nothing of them is imported here: help and completion are quick, and a command loads only what it needs.
 Names of arguments matter to completion: `sandbox`, `sandboxes`, `source`, `target`, `image`, `state`, `task`, `tasks`,
-`question`, `artifact` and `task_state` are asked for.
+`question`, `artifact`, `task_state`, `workspace`, `workspaces`, `template` and the versions are asked for.
 """
 
 import argparse
 
 from warren.__about__ import __version__
 from warren.calls import GRACE_S
-from warren.cli import task_parser
+from warren.cli import task_parser, workspace_parser
 from warren.cli.parts import Group, common, count, group, leaf, number, pairs, port, seconds, seconds_or_0
 from warren_console import network
 
@@ -66,6 +66,7 @@ def build() -> argparse.ArgumentParser:
     _events(top)
     _network(top)
     _lives(top)
+    workspace_parser.add_workspaces(top)
     _preview(_one(top, "preview", "preview.preview", "an address that shows a port of a sandbox"))
     task_parser.add_browse(top)
     leaf(top, "hosts", "admin.hosts", "the hosts and how they are (admin)")
@@ -124,6 +125,7 @@ def _create(parser: argparse.ArgumentParser) -> None:
     pairs(parser, "--metadata", "shown with the sandbox")
     parser.add_argument("--public-port", action="append", default=[], type=port, metavar="PORT", help="for everybody")
     network.add_options(parser, whose="what it may reach (as your key, the image or the host says: deny)")
+    workspace_parser.add_options(parser)
 
 
 def _ls(parser: argparse.ArgumentParser) -> None:
@@ -196,6 +198,8 @@ def _lives(top: Group) -> None:
         many.add_argument("sandboxes", metavar="ID", nargs="+")
         if name == "hibernate":
             many.add_argument("--files", action="store_true", help="their files alone: what runs in them ends")
+        if name == "rm":
+            workspace_parser.add_discard(many)
     recover = _one(top, "recover", "recovering.recover", "the disk of a hibernated one that cannot be woken")
     recover.add_argument("-o", "--output", metavar="FILE", help="where to (ID.ext4.zst; ID.tar.zst of files alone)")
     timeout = _one(top, "timeout", "sandboxes.timeout", "give it so long from now on")

@@ -15,7 +15,19 @@ from warren.cli.progress import busy
 from warren.tasks import Task
 
 STREAM = "-"
-PLAIN = ("model", "repo", "ref", "depth", "branch", "image", "vcpus", "memory_mb", "disk_mb", "keep_minutes")
+PLAIN = (
+    "model",
+    "repo",
+    "ref",
+    "depth",
+    "branch",
+    "image",
+    "vcpus",
+    "memory_mb",
+    "disk_mb",
+    "keep_minutes",
+    "workspace",
+)
 MAX_PROMPT_BYTES = 8 << 20  # of a request as a whole; the gateway says what is too long
 WEBHOOK_SECRET = "WARREN_WEBHOOK_SECRET"  # noqa: S105 — the name of a variable
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from warren.cli import errors, network
@@ -11,9 +12,9 @@ from warren.cli.ids import NAME, find, refuse_taken
 from warren.cli.parser import STATES
 from warren.cli.program import say
 from warren.cli.progress import busy
+from warren.cli.several import each_named
 from warren.client import Sandbox
-from warren.errors import Unreachable, WarrenError
-from warren.models import Info
+from warren.models import HeldWorkspace, Info
 from warren_console.network import in_short
 from warren_console.output import moment
 from warren_console.text import clean_lines, fitted, megabytes, pairs, relative, shape, span
@@ -29,7 +30,7 @@ def create(context: Context) -> int:
     fields = {name: getattr(asked, name) for name in ("vcpus", "memory_mb", "disk_mb", *RULES)}
     metadata = dict(asked.metadata) | ({NAME: asked.name} if asked.name else {})
     fields |= {"env": dict(asked.env), "metadata": metadata, "public_ports": asked.public_port}
-    fields |= {"network": network.asked(context)}
+    fields |= {"network": network.asked(context), "workspace": asked.workspace, "template": asked.template}
     given: Any = {name: value for name, value in fields.items() if value not in (None, {}, [])}
     if NAME in metadata:
         refuse_taken(context.warren, metadata[NAME])
@@ -116,12 +117,25 @@ def get(context: Context) -> int:
             **{name: _time(at_ms, out.now_ms) for name, at_ms in times.items()},
             "next": next_step(info, out.now_ms),
             "rules": rules_text(info.rules),
+            "workspace": workspace_text(info.workspace),
             "network": in_short(None if info.network is None else asdict(info.network)),
             "public ports": ", ".join(map(str, info.public_ports)) or "-",
             **{f"metadata {name}": value for name, value in info.metadata.items()},
         }
     )
     return errors.DONE
+
+
+def workspace_text(held: HeldWorkspace | None) -> str:
+    """`my-repl, from version 3, saved as version 4`"""
+    if held is None:
+        return "-"
+    version, saved = held.from_version, held.saved_version
+    words = [held.name or "not saved"]
+    words += [] if version is None else [f"from version {version}"]
+    words += [] if held.template is None else [f"from template {held.template}"]
+    words += [] if held.name is None else [f"saved as version {saved}" if saved is not None else "nothing saved yet"]
+    return ", ".join(words)
 
 
 def _time(at_ms: int | None, now_ms: int) -> str:
@@ -146,7 +160,7 @@ def rules_text(rules: Any) -> str:
 
 
 def rm(context: Context) -> int:
-    return _each(context, "removing", Sandbox.kill)
+    return _each(context, "removing", partial(Sandbox.kill, discard=context.asked.discard))
 
 
 def pause(context: Context) -> int:
@@ -163,26 +177,23 @@ def hibernate(context: Context) -> int:
 
 
 def _each(context: Context, doing: str, act: Callable[[Sandbox], Info]) -> int:
-    """Do it to every sandbox that was named. One that fails is told and does not keep the others from it."""
-    infos: list[Info] = []
-    code = errors.DONE
-    for typed in context.asked.sandboxes:
-        try:
-            with busy(f"{doing} {typed}"):
-                info = act(find(context.warren, typed))
-        except Unreachable:
-            raise
-        except WarrenError as error:
-            hint = errors.hint_of(error)
-            say(f"{typed}: {error}" + (f"; {hint}" if hint else ""))
-            code = code or errors.exit_code_of(error)
-            continue
-        infos.append(info)
-        if not context.out.as_json:
-            context.out.line(f"{info.id} {info.state}")
+    infos, code = each_named(
+        context,
+        context.asked.sandboxes,
+        doing,
+        lambda typed: act(find(context.warren, typed)),
+        lambda info: f"{info.id} {info.state}{_saved_text(info)}",
+    )
     if context.out.as_json:
         context.out.json({"sandboxes": [asdict(info) for info in infos]})
     return code
+
+
+def _saved_text(info: Info) -> str:
+    """What was saved of one that has ended or sleeps."""
+    held = info.workspace
+    is_told = held is not None and held.name and held.saved_version and info.state != "running"
+    return f"  {held.name} version {held.saved_version}" if held is not None and is_told else ""
 
 
 def timeout(context: Context) -> int:

@@ -41,6 +41,8 @@ def _request(run: argparse.ArgumentParser) -> None:
     run.add_argument("--secret", action="append", default=[], metavar="NAME", help="that your operator keeps")
     _limits(run)
     network.add_options(run, whose="what it may reach, besides the repository and the agent's provider")
+    help = "in place of --repo: what was saved under this name, and is saved under it at the end"
+    run.add_argument("--workspace", metavar="NAME", help=help)
     run.add_argument("--keep", dest="keep_minutes", type=number, metavar="MIN", help="keep its machine after the end")
     run.add_argument("--webhook", metavar="URL", help="is told of the end")
     pairs(run, "--metadata", "shown with the task")

@@ -7,24 +7,24 @@ from typing import Any
 
 from warren.cli import errors
 from warren.cli.context import Context
+from warren.cli.diffs import show_diff
 from warren.cli.errors import UsageError
 from warren.cli.execute import STDOUT
 from warren.cli.follow import follow
 from warren.cli.ids import find_task
 from warren.cli.program import say
 from warren.cli.progress import busy
-from warren.errors import Unreachable, WarrenError
-from warren.task_models import Diff, Question, Step, TaskInfo
+from warren.cli.several import each_named
+from warren.task_models import Question, Step, TaskInfo
 from warren.tasks import Task
 from warren_console.network import in_short
-from warren_console.output import Output, moment, write_all
+from warren_console.output import moment, write_all
 from warren_console.summary import usage_text
 from warren_console.text import clean, cut, dollars, many, relative, shape, span
 from warren_console.timeline import diff_text, question_text, said
 
 TITLES = ("ID", "STATE", "AGENT", ">STEPS", ">TOKENS", ">COST", ">TOOK", "CREATED", "PROMPT")
 STEPS = (">STEP", "TOOL", ">TOOK", ">OUTPUT", "WHAT")
-DIFF_STYLES = (("+++", "bold"), ("---", "bold"), ("+", "green"), ("-", "red"), ("@@", "cyan"), ("diff ", "bold"))
 CHANGES = ("prompt", "agent", "model", "ref")
 
 
@@ -84,6 +84,7 @@ def _facts(info: TaskInfo, now_ms: int) -> dict[str, object]:
         "agent": info.agent + (f" ({info.model})" if info.model else ""),
         "prompt": cut(" ".join(info.prompt.split()), 400),
         "repository": (info.repo or "-") + (f" @ {info.ref}" if info.ref else ""),
+        **({"workspace": info.workspace} if info.workspace else {}),
         "branch": (info.branch or "-") + (" (is pushed)" if info.push else ""),
         "sandbox": info.sandbox or "-",
         **({} if None in size else {"size": shape(*size)}),  # type: ignore[arg-type]
@@ -124,20 +125,13 @@ def resume(context: Context) -> int:
 
 
 def _each(context: Context, doing: str, act: Callable[[Task], TaskInfo]) -> int:
-    """Do it to every task that was named. One that fails is told and does not keep the others from it."""
-    infos, code = [], errors.DONE
-    for typed in context.asked.tasks:
-        try:
-            with busy(f"{doing} {typed}"):
-                infos.append(act(find_task(context.warren, typed)))
-        except Unreachable:
-            raise
-        except WarrenError as error:
-            say(f"{typed}: {error}")
-            code = code or errors.exit_code_of(error)
-            continue
-        if not context.out.as_json:
-            context.out.line(f"{infos[-1].id} {infos[-1].state}")
+    infos, code = each_named(
+        context,
+        context.asked.tasks,
+        doing,
+        lambda typed: act(find_task(context.warren, typed)),
+        lambda info: f"{info.id} {info.state}",
+    )
     if context.out.as_json:
         context.out.json({"tasks": [asdict(info) for info in infos]})
     return code
@@ -193,18 +187,12 @@ def diff(context: Context) -> int:
     if out.as_json:
         out.json({"diff": found.text, "is_truncated": found.is_truncated})
     elif out.is_terminal:
-        _show_diff(out, found)
+        show_diff(out, found.text)
     else:
         write_all(STDOUT, found.data)
     if found.is_truncated:
         say("that is not all of it: it is too long")
     return errors.DONE
-
-
-def _show_diff(out: Output, found: Diff) -> None:
-    for line in found.text.removesuffix("\n").split("\n"):
-        style = next((style for begin, style in DIFF_STYLES if line.startswith(begin)), "")
-        out.raw(out.painted(clean(line.expandtabs(4)), style) + "\n")
 
 
 def steps(context: Context) -> int:

@@ -1,44 +1,34 @@
-"""The registry as a folder: `hosts/NAME.json` written by hosts, `keys/ID.json` written by whoever makes keys.
+"""The registry as a folder. Files are written beside and renamed, so what is read is whole.
 
-Everything here blocks, and is called in a thread. Files are written beside and renamed, so what is read is whole.
+Everything but `FolderRegistry` blocks.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import logging
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from contract.errors import NotFound, WarrenError, shown
 from contract.hosts import Host
 from contract.keys import Key
+from gateway.errors import RegistryUnreachable
+from gateway.registry.records import HOST_FILE, KEY_FILE, MAX_FILE_BYTES, MAX_FILES, Records
 
 log = logging.getLogger("gateway.registry")
 
-MAX_FILE_BYTES = 1 << 20
 LOCK = ".lock"  # as pooldctl has it
-MAX_FILES = 100_000
-KEY_FILE = re.compile(r"[0-9a-f]{64}\.json")
-HOST_FILE = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}\.json")
 
 T = TypeVar("T")
 Version = tuple[int, int, int]  # of a file: when it was changed, its size, its inode
 
 
-@dataclass(frozen=True)
-class Records:
-    """What the registry said when it was last read."""
-
-    hosts: Mapping[str, Host]
-    keys: Mapping[str, Key]
-
-
-class _Folder(Generic[T]):
+class _Files(Generic[T]):
     """The records in one folder. Only files that changed are read again."""
 
     def __init__(self, path: Path, names: re.Pattern[str], decode: Callable[[bytes], T]) -> None:
@@ -88,32 +78,50 @@ class _Folder(Generic[T]):
             return version, None
 
 
-class Registry:
+class FolderRegistry:
+    """What `gateway.registry.Registry` promises, of a folder. Threads wait for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Folder(folder)
+
+    async def read(self) -> Records:
+        return await asyncio.to_thread(self._folder.read)
+
+    async def key(self, key_id: str) -> Key:
+        return await asyncio.to_thread(self._folder.key, key_id)
+
+    async def add_key(self, key: Key) -> None:
+        await asyncio.to_thread(self._folder.add_key, key)
+
+    async def change_key(self, key_id: str, how: Callable[[Key], Key]) -> Key:
+        return await asyncio.to_thread(self._folder.change_key, key_id, how)
+
+
+class Folder:
     """Hosts and keys as the folder has them, and the place where keys are written."""
 
     def __init__(self, folder: Path) -> None:
         self._keys_folder = folder / "keys"
-        self._hosts = _Folder(folder / "hosts", HOST_FILE, Host.decode)
-        self._keys = _Folder(self._keys_folder, KEY_FILE, Key.decode)
+        self._hosts = _Files(folder / "hosts", HOST_FILE, Host.decode)
+        self._keys = _Files(self._keys_folder, KEY_FILE, Key.decode)
 
     def read(self) -> Records:
-        """Everything as it is now. A record in a file of another name is not there. Raises `OSError`."""
-        hosts = {name: host for name, host in self._hosts.read().items() if host.name == name}
-        keys = {key_id: key for key_id, key in self._keys.read().items() if key.id == key_id}
-        return Records(hosts, keys)
+        with _told("read"):
+            return Records.named_right(self._hosts.read(), self._keys.read())
 
-    def write_key(self, key: Key) -> None:
-        """From now on this is the key's record. Gateways know within a second or two."""
-        with self._locked():
+    def key(self, key_id: str) -> Key:
+        key = self.read().keys.get(key_id)
+        if key is None:
+            raise NotFound(f"no key {shown(key_id)}", key=shown(key_id))
+        return key
+
+    def add_key(self, key: Key) -> None:
+        with _told("written"), self._locked():
             self._write(key)
 
     def change_key(self, key_id: str, how: Callable[[Key], Key]) -> Key:
-        """Let the record be `how` of what it is now. Nobody changes it in between, pooldctl neither."""
-        with self._locked():
-            key = self.read().keys.get(key_id)
-            if key is None:
-                raise NotFound(f"no key {shown(key_id)}", key=shown(key_id))
-            changed = how(key)
+        with _told("written"), self._locked():
+            changed = how(self.key(key_id))
             self._write(changed)
         return changed
 
@@ -137,3 +145,11 @@ class Registry:
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RegistryUnreachable(f"the registry cannot be {what}: {error}") from error
