@@ -84,7 +84,9 @@ def effects(facts: Facts) -> list[str]:
 
 
 def sandboxes(facts: Facts) -> list[str]:
-    """Each is found. One that was kept runs, with its mark, or says why not; one that was destroyed is no more."""
+    """Each is found. One that was kept runs, with its mark, or says why not; one that sleeps sleeps; one that was
+    destroyed is no more.
+    """
     found = []
     for box in facts.sandboxes:
         found += [f"{box.id}: {told}" for told in box.wrong]
@@ -92,8 +94,11 @@ def sandboxes(facts: Facts) -> list[str]:
         if view is None or view["state"] != "stopped":
             told = None if view is None else (view["state"], view.get("reason"))
             found.append(f"{box.id} was destroyed ({box.is_destroyed}) and is {told}")
-        if box.last is not None and box.last["state"] != "running" and not box.last.get("reason"):
-            found.append(f"{box.id} is {box.last['state']} and does not say why")
+        state = None if box.last is None else box.last["state"]
+        if box.is_asleep and state not in (None, "hibernated"):
+            found.append(f"{box.id} slept in the store and is {state}: {box.last}")
+        if state == "error" and not (box.last or {}).get("reason"):
+            found.append(f"{box.id} is {state} and does not say why")
     return found
 
 

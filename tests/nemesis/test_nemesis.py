@@ -11,7 +11,7 @@ import os
 import random
 import shutil
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from poold.ledger import care
 from poold.ledger.connect import open_reader
 from tests.cluster.cluster import GATEWAYS, HOSTS, until
 from tests.nemesis import judge
-from tests.nemesis.boxes import SANDBOXES, Box, destroy, play, use
+from tests.nemesis.boxes import SANDBOXES, Box, destroy, play, use, wake
 from tests.nemesis.faults import Nemesis
 from tests.nemesis.judge import Facts
 from tests.nemesis.load import TASKS, Load
@@ -32,7 +32,7 @@ SEED = int(os.environ.get("WARREN_NEMESIS_SEED") or random.randrange(1 << 32))
 LASTS_S = float(os.environ.get("WARREN_NEMESIS_S", "180"))
 LOGS = os.environ.get("WARREN_NEMESIS_LOGS")
 AT_ONCE, PLAYERS = 8, 2
-CALM_S = 300.0  # after the last fault: leases lapse, lines are carried on, tasks come to their ends
+CALM_S = 600.0  # at most, after the last fault: leases lapse, lines are carried on, tasks come to their ends
 ASKING_S = 120.0  # for all that is asked at the end
 
 
@@ -78,8 +78,13 @@ def _end_boxes(load: Load, boxes: Sequence[Box]) -> None:
     for box in boxes:
         if not box.is_destroyed and time.monotonic() < give_up:
             box.last = _asked(load, chance, f"{SANDBOXES}/{box.id}", give_up)
-            if box.last is not None and box.last["state"] == "running":
+            state = None if box.last is None else box.last["state"]
+            if state == "running":
                 use(load, box, chance)
+            elif state == "hibernated" and box.is_asleep:
+                wake(load, box, chance, give_up)
+                box.is_asleep = True  # it was, when it was looked at
+                box.wrong += [] if box.woke else ["it slept in the store and did not wake"]
             destroy(load, box, chance, give_up)
 
 
@@ -148,7 +153,8 @@ def _tell(load: Load, nemesis: Nemesis, facts: Facts, calm_s: float) -> None:
     told: dict[str, object] = {f"fault_{name}": count for name, count in sorted(nemesis.counts.items())}
     told |= {"seed": SEED, "lasted_s": LASTS_S, "calm_after_s": f"{calm_s:.1f}"}
     told |= {"tasks": len(load.tasks), "sandboxes": len(facts.sandboxes), "requests": load.requests}
-    told |= {"sandboxes_kept": sum(box.last is not None for box in facts.sandboxes)}
+    lasts = Counter(f"sandboxes_kept_{box.last['state']}" for box in facts.sandboxes if box.last is not None)
+    told |= {**lasts, "sandboxes_woken": sum(box.woke for box in facts.sandboxes)}
     told |= {"refused_tickets": load.refused_tickets, "requests_unanswered": load.unanswered}
     told |= {"events": sum(task.last for task in load.tasks)}
     told |= {"connections_of_followers": sum(task.connections for task in load.tasks)}

@@ -104,6 +104,10 @@ def a_silent_loss(facts: Facts) -> None:
     facts.sandboxes[1].last = {"state": "error", "reason": None}
 
 
+def a_sleeper_lost(facts: Facts) -> None:
+    facts.sandboxes[1].is_asleep = True
+
+
 def two_homes(facts: Facts) -> None:
     facts.homes = {**facts.homes, TASK: ["h1", "h2"]}
 
@@ -144,7 +148,7 @@ WRONGS = {
     judge.unfinished: (failed, gone, committed_twice, ended_twice),
     judge.streams: (a_gap, another_event, unheard_event, told_wrong),
     judge.effects: (no_effect, two_effects),
-    judge.sandboxes: (a_box_gone, a_box_back, a_wrong_mark, a_silent_loss),
+    judge.sandboxes: (a_box_gone, a_box_back, a_wrong_mark, a_silent_loss, a_sleeper_lost),
     judge.one_home: (two_homes, no_home, two_tasks_of_one_key),
     judge.epochs: (two_holders, an_epoch_again, two_takers),
     judge.fenced: (a_zombie,),
