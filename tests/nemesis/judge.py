@@ -23,6 +23,7 @@ class Facts:
     views: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of each task, at the end
     pages: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)  # its events, read anew at the end
     attempts: Sequence[Attempt] = ()
+    made: Mapping[str, str] = field(default_factory=dict)  # effects, as the store has them
     leases: Sequence[Written] = ()
     addresses: Mapping[str, str] = field(default_factory=dict)  # of hosts
     homes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # hosts whose ledger has a task or a sandbox
@@ -72,14 +73,13 @@ def streams(facts: Facts) -> list[str]:
 
 
 def effects(facts: Facts) -> list[str]:
-    """Every effect of an acknowledged task is there, made once."""
+    """Every effect of an acknowledged task is in the store, made once."""
     made = Counter(attempt.name for attempt in facts.attempts if attempt.is_made)
-    texts = {attempt.name: attempt.text for attempt in facts.attempts if attempt.is_made}
     found = []
     for task in facts.tasks:
         for name, text in task.effects.items():
-            if made[name] != 1 or texts[name] != text:
-                found.append(f"{task.key} {task.id}: effect {name} {made[name]} times, {texts.get(name)!r}")
+            if made[name] != 1 or facts.made.get(name) != text:
+                found.append(f"{task.key} {task.id}: effect {name} {made[name]} times, {facts.made.get(name)!r}")
     return found
 
 

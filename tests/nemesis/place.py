@@ -27,7 +27,7 @@ from tests.cluster.net import open_net
 from tests.nemesis.effects import Effects, open_effects
 from tests.nemesis.leases import Leases
 from tests.s3faults import S3Faults, open_faults
-from tests.s3server import running_s3
+from tests.s3server import raw_client, running_s3
 
 STORE = "s3"  # the machine of the store
 WORLD = "world"  # the machine of whatever tasks have effects on
@@ -51,7 +51,7 @@ class Place(Cluster):
     engine: str = "local"
     variables: dict[str, str] = field(default_factory=dict)  # of every host
     store: "Store | None" = None
-    effects: Effects = field(default_factory=Effects)
+    effects: Effects | None = None
     ended: list[str] = field(default_factory=list)  # what the supervisor found dead and nobody had killed
     _down: set[str] = field(default_factory=set)
     _turn: threading.RLock = field(default_factory=threading.RLock)
@@ -274,7 +274,7 @@ def open_place(hosts: Sequence[str], *, seed: int, engine: str = "local") -> Ite
         contextlib.ExitStack() as stack,
     ):
         place = Place(net, folder, hosts_here=hosts, engine=engine)
-        place.effects = stack.enter_context(open_effects(net.listen(WORLD, WORLD_PORT)))
+        place.effects = stack.enter_context(open_effects(net.listen(WORLD, WORLD_PORT), raw_client(server), BUCKET))
         place.store = stack.enter_context(_open_store(place, server, seed))
         url = f"http://{net.addresses[STORE]}:{STORE_PORT}"
         place.variables |= {**server.client(), "AWS_ENDPOINT_URL": url}

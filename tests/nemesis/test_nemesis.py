@@ -97,8 +97,9 @@ def _taken(place: Place) -> bool:
 
 def _facts(place: Place, load: Load, boxes: Sequence[Box]) -> Facts:
     assert place.store is not None
+    assert place.effects is not None
     chance, give_up = random.Random(SEED), time.monotonic() + ASKING_S
-    facts = Facts(tasks=load.tasks, sandboxes=boxes, attempts=place.effects.attempts)
+    facts = Facts(tasks=load.tasks, sandboxes=boxes, attempts=place.effects.attempts, made=place.effects.made())
     facts.views = _all_asked(load, chance, TASKS, [task.id for task in load.tasks], give_up)
     facts.box_views = _all_asked(load, chance, SANDBOXES, [box.id for box in boxes], give_up)
     facts.pages = {task.id: _page(load, chance, task.id, give_up) for task in load.tasks}

@@ -35,6 +35,7 @@ def right() -> Facts:
         views={TASK: {"state": "completed", "result": result}},
         pages={TASK: [dict(event) for event in EVENTS]},
         attempts=[Attempt(2.0, "t0-1-0", "by t0-1", "10.0.0.1", True), Attempt(4.0, "t0-1-0", "", "10.0.0.2", False)],
+        made={"t0-1-0": "by t0-1"},
         leases=[written(1, 1, 1), written(3, 2, 0, taken=((1, 1, "h2", 1),)), written(5, 3, 3)],
         addresses={"h1": "10.0.0.1"},
         homes={TASK: ["h2"], BOX: ["h1"], KEPT: ["h2"]},
@@ -82,6 +83,10 @@ def told_wrong(facts: Facts) -> None:
 
 def no_effect(facts: Facts) -> None:
     facts.attempts = ()
+
+
+def effect_of_another(facts: Facts) -> None:
+    facts.made = {"t0-1-0": "by t0-2"}
 
 
 def two_effects(facts: Facts) -> None:
@@ -147,7 +152,7 @@ def a_machine_left(facts: Facts) -> None:
 WRONGS = {
     judge.unfinished: (failed, gone, committed_twice, ended_twice),
     judge.streams: (a_gap, another_event, unheard_event, told_wrong),
-    judge.effects: (no_effect, two_effects),
+    judge.effects: (no_effect, effect_of_another, two_effects),
     judge.sandboxes: (a_box_gone, a_box_back, a_wrong_mark, a_silent_loss, a_sleeper_lost),
     judge.one_home: (two_homes, no_home, two_tasks_of_one_key),
     judge.epochs: (two_holders, an_epoch_again, two_takers),
