@@ -8,7 +8,7 @@ from typing import Any
 
 from poold.ctl import errors
 from poold.ctl.context import Context
-from poold.ctl.errors import CtlError, UsageError
+from poold.ctl.errors import CtlError, Unreachable, UsageError
 from warren_console.text import relative, size
 
 
@@ -82,14 +82,26 @@ def _drilled(context: Context) -> dict[str, Any]:
 
 def accept(context: Context) -> int:
     """An operator's word that an older epoch's ledger is to do: what was acknowledged after it is given up."""
-    asked = context.asked
-    state_dir = asked.state_dir or os.path.dirname(context.poold.get("/admin/ledger")["path"])  # noqa: PTH120 — as told
-    found = _program("--accept", asked.host, "--epoch", str(asked.epoch), "--state-dir", state_dir)
+    asked, out = context.asked, context.out
+    state_dir = asked.state_dir or _state_dir(context)
+    found = _program(f"--accept={asked.host}", f"--epoch={asked.epoch}", f"--state-dir={state_dir}")
     if not found["ok"]:
         raise CtlError(found["why"])
-    what = f"epoch {asked.epoch}" if asked.epoch else "no ledger at all"
-    context.out.line(f"{what} will do for host {asked.host} when it is next tried: {found['path']}")
+    if out.as_json:
+        out.json({"host": asked.host, "epoch": asked.epoch, "path": found["path"]})
+    else:
+        what = f"epoch {asked.epoch}" if asked.epoch else "no ledger at all"
+        out.line(f"{what} will do for host {asked.host} when it is next tried: {found['path']}")
     return errors.DONE
+
+
+def _state_dir(context: Context) -> str:
+    """Of the poold here. One that cannot restore its own ledger does not serve yet, and cannot tell."""
+    try:
+        path: str = context.poold.get("/admin/ledger")["path"]
+    except Unreachable as error:
+        raise Unreachable(error.message, hint="a poold that waits for its ledger: say its --state-dir") from None
+    return os.path.dirname(path)  # noqa: PTH120 — as told
 
 
 def _program(*words: str) -> dict[str, Any]:

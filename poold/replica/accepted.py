@@ -17,9 +17,14 @@ MAX_EPOCH = 1 << 53
 
 
 def accept(state_dir: Path, host: str, epoch: int) -> Path:
-    """Let `epoch` be good enough for the ledger of `host`; 0: go on without. Where that is written."""
+    """Let `epoch` be good enough for the ledger of `host`; 0: go on without. Where that is written.
+
+    Raises `ValueError` for what is no host or no epoch, and `OSError` where there is no such state folder.
+    """
     path = _path(state_dir, host)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not 0 <= epoch <= MAX_EPOCH:
+        raise ValueError(f"{epoch} is no epoch: it must be 0 to {MAX_EPOCH}")
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     files.put(path, orjson.dumps({"epoch": epoch}), files.PRIVATE)
     return path
 
