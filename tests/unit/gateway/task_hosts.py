@@ -27,6 +27,7 @@ from gateway import serving
 from gateway.app import App
 from gateway.config import Config
 from gateway.logs import AccessLog
+from gateway.registry import open_registry
 from gateway.server import Server
 from gateway.services import Services
 from tests.unit.gateway.flow_servers import served
@@ -57,6 +58,7 @@ class TaskHost:
     heads: list[tuple[str, Ticket, dict[str, str]]] = field(default_factory=list)
     refuses: str | None = None  # with which code creates are
     is_old: bool = False  # it knows nothing of tasks
+    is_unsettled: bool = False  # a lost host is being carried on
     sent: int = 0  # of a stream's chunks
 
     def app(self) -> Starlette:
@@ -91,7 +93,8 @@ class TaskHost:
 
     async def states(self, request: Request) -> Response:
         ids = orjson.loads(await request.body())["ids"]
-        return reply({"states": {each: self.tasks.get(each, {}).get("state") for each in ids}})
+        more = {"unsettled": True} if self.is_unsettled else {}
+        return reply({"states": {each: self.tasks.get(each, {}).get("state") for each in ids}, **more})
 
     async def reserve(self, request: Request) -> Response:
         asked = orjson.loads(await request.body())
@@ -242,7 +245,8 @@ async def task_place(folder: Path, *, hosts: int = 2, red: Key | None = None, **
         }
         config = Config.from_environment(told, hostname="t")
         sources = serving.Sources(now_ms=lambda: 1_000_000, entropy=secrets.token_bytes)
-        services = await stack.enter_async_context(serving._parts(config, sources, None))
+        registry = await stack.enter_async_context(open_registry(config.registry))
+        services = await stack.enter_async_context(serving._parts(config, sources, registry, None))
         app = App(services, AccessLog(lambda _: None))
         server = Server(app, app.refused, app.shortcut)
         port = await server.listen("127.0.0.1", 0)

@@ -19,6 +19,7 @@ from gateway.app import App
 from gateway.config import Config
 from gateway.heads import Asgi
 from gateway.logs import AccessLog
+from gateway.registry import open_registry
 from gateway.server import Server
 from gateway.services import CALL
 
@@ -109,7 +110,11 @@ async def serving_gateway(tmp_path: Path, between: Callable[[App], Asgi]) -> Asy
     config = Config.from_environment(given, hostname="t")
     sources = serving.Sources(now_ms=lambda: 1_000_000, entropy=secrets.token_bytes)
     log = AccessLog(lines.append)
-    async with asyncio.timeout(20), serving._parts(config, sources, None) as services:
+    async with (
+        asyncio.timeout(20),
+        open_registry(config.registry) as registry,
+        serving._parts(config, sources, registry, None) as services,
+    ):
         app = App(services, log)
         server = Server(between(app), app.refused, app.shortcut)
         port = await server.listen("127.0.0.1", 0)
