@@ -71,7 +71,7 @@ class Hosts:
         self._seen: dict[str, Seen] = {}
         self._weights: dict[str, float] = {}
         self._places: OrderedDict[str, str] = OrderedDict()
-        self._missed: OrderedDict[str, float] = OrderedDict()  # when an id of a dead host was last looked for
+        self._missed: OrderedDict[str, float] = OrderedDict()  # when an id was last not where it was looked for
         self._closing: set[asyncio.Task[None]] = set()
         self.generation = 0
 
@@ -167,6 +167,7 @@ class Hosts:
 
     def place(self, sandbox: str, name: str, shape: Shape | None = None) -> None:
         """The id is on that host; with a shape, it takes room that the host's record does not know of yet."""
+        self._missed.pop(sandbox, None)
         self._places[sandbox] = name
         self._places.move_to_end(sandbox)
         if len(self._places) > MAX_PLACES:
@@ -175,7 +176,9 @@ class Hosts:
             self._seen[name].taken = self._seen[name].taken.add(shape)
 
     def forget(self, sandbox: str) -> None:
+        """It is not where we thought. The only host that there is must say so to us, too: see `_has`."""
         self._places.pop(sandbox, None)
+        self._miss(sandbox)
 
     def view(self) -> list[dict[str, Any]]:
         """For the operator: each host's record, and what we think of it."""
@@ -257,7 +260,7 @@ class Hosts:
         if name is not None and name in self._seen:
             self._places.move_to_end(sandbox)
             return name if self.alive_upstream(name) is not None or self._was_missed(sandbox) else None
-        return next(iter(self._seen)) if len(self._seen) == 1 else None
+        return next(iter(self._seen)) if len(self._seen) == 1 and not self._was_missed(sandbox) else None
 
     def _was_missed(self, sandbox: str) -> bool:
         """Whether it was looked for just now, and nobody had it."""

@@ -67,6 +67,7 @@ class TaskHost:
             routes=[
                 Route("/v1/host", self.host),
                 Route("/v1/sandboxes/states", self.states, methods=["POST"]),
+                Route("/v1/sandboxes/{sandbox}", self.no_sandbox),
                 Route("/v1/owners/{owner}/reservations", self.reserve, methods=["POST"]),
                 Route("/v1/owners/{owner}/reservations/release", self.release, methods=["POST"]),
                 Route("/v1/owners/{owner}/reservations/{what}", self.empty, methods=["POST"]),
@@ -95,6 +96,9 @@ class TaskHost:
         ids = orjson.loads(await request.body())["ids"]
         more = {"unsettled": True} if self.is_unsettled else {}
         return reply({"states": {each: self.tasks.get(each, {}).get("state") for each in ids}, **more})
+
+    async def no_sandbox(self, _request: Request) -> Response:
+        return refused(404, "not_found", NOT_MINE)
 
     async def reserve(self, request: Request) -> Response:
         asked = orjson.loads(await request.body())

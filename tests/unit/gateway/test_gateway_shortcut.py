@@ -47,6 +47,9 @@ class Box:
         if " /v1/host " in head:
             writer.write(HEAD % (200, len(RECORD), b"") + RECORD)
             return True
+        if " /v1/sandboxes/states " in head:
+            writer.write(HEAD % (200, 13, b"") + b'{"states":{}}')
+            return True
         self.heads.append(head)
         case = head.split(" ")[1].partition("?")[2]
         match case:
