@@ -89,6 +89,8 @@ class Returning:
         give_up = time.monotonic() + self._room_s
         while True:
             try:
+                if await self._ledger.read(partial(drains.drain_of, sandbox_id=sandbox_id)) is None:
+                    return Outcome(self._name, (await self._sandboxes.get(sandbox_id)).state)  # somebody let it sleep
                 sandbox = await self._sandboxes.resume(sandbox_id)
                 return Outcome(self._name, sandbox.state)
             except (Draining, Fenced):

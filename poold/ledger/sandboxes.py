@@ -108,10 +108,18 @@ def move(
         usage.begin(db, after, now_ms=now_ms)
     elif before.state is State.RUNNING:
         usage.end(db, sandbox_id, now_ms=now_ms)
+    if event in (Event.PAUSE, Event.HIBERNATE) and request is not None:
+        let_sleep(db, sandbox_id)
     told = {"state": state, "reason": reason, **(detail or {})}
     noted = {"from": before.state, **told, **{name: value for name, value in asked.items() if value is not None}}
     _record(db, after, _kind(before, state), told, action=event, noted=noted, now_ms=now_ms, request=request)
     return after
+
+
+def let_sleep(db: sqlite3.Connection, sandbox_id: str) -> bool:
+    """Somebody asked for it to sleep: a drain that has put it to sleep owes it nothing more. Whether one did."""
+    gone = "UPDATE sandboxes SET wanted = NULL WHERE id = ? AND wanted IS NOT NULL RETURNING id"
+    return db.execute(gone, (sandbox_id,)).fetchone() is not None
 
 
 # The first start and the first end are kept. While a paused sandbox is being resumed, `paused_ms` is kept, too:

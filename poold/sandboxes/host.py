@@ -136,12 +136,15 @@ class Sandboxes(Ending):
                 self._arm(live.sandbox)
 
     async def pause(self, sandbox_id: str, caller: Caller = BY_ITSELF, why: str = "by request") -> Sandbox:
-        """Save the sandbox to disk and free its memory. Pausing a paused one changes nothing."""
+        """Save the sandbox to disk and free its memory. Pausing a paused one changes nothing, but that a drain does not
+        bring it back, which may have put it into the store just now.
+        """
         async with self._turns.of(sandbox_id):
             live = self._live.get(sandbox_id)
             if live is None:
                 sandbox = await self._settled(sandbox_id)
-                if sandbox.state is State.PAUSED:
+                was_drained = await self._let_sleep(sandbox, caller)
+                if sandbox.state is State.PAUSED or was_drained:
                     return sandbox
                 raise not_running(sandbox)
             return await finish(self._pause(live, caller, why))

@@ -2,11 +2,13 @@
 
 import contextlib
 from abc import abstractmethod
+from functools import partial
 
 from contract.errors import WarrenError
 from contract.models import FILES, MACHINE, Caller, Sandbox
-from contract.states import State
+from contract.states import ASLEEP, State
 from poold.errors import SandboxPaused
+from poold.ledger import sandboxes
 from poold.lifetimes import finish
 from poold.sandboxes import operations
 from poold.sandboxes.hibernation import Hibernation
@@ -66,10 +68,17 @@ class Sleeping(Settings):
                 await finish(self._pause(live, caller, why))
             sandbox = await self._settled(sandbox_id)
             if sandbox.state is State.HIBERNATED:
+                await self._let_sleep(sandbox, caller)
                 return sandbox
             if sandbox.state is not State.PAUSED and self._live.get(sandbox_id) is None:
                 raise not_running(sandbox)
             return await finish(self._hibernate(sandbox, caller, why, kind))
+
+    async def _let_sleep(self, sandbox: Sandbox, caller: Caller) -> bool:
+        """One that is asleep stays so, if somebody asks for that. Whether a drain would have brought it back."""
+        if caller.request is None or sandbox.state not in ASLEEP:
+            return False
+        return await self._means.ledger.write(partial(sandboxes.let_sleep, sandbox_id=sandbox.id))
 
     async def _hibernate(self, sandbox: Sandbox, caller: Caller, why: str, kind: str) -> Sandbox:
         if kind == FILES:
