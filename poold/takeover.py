@@ -63,18 +63,25 @@ class Carrying:
     async def take_over(self, lost: Lost) -> None:
         if self._heir is None:
             raise RuntimeError("a host that does not serve yet takes nobody over")
+        await self._carry_on(self._heir, lost)
+        await asyncio.to_thread(self._heir.forget, lost.host)
+
+    async def _carry_on(self, heir: Heir, lost: Lost) -> None:
         async with self._turn:
+            told = await carry_on(heir, lost)
             self.missing.pop(lost.host, None)
-            if count := (await carry_on(self._heir, lost)).get("missing"):
+            if count := told.get("missing"):
                 self.missing[lost.host] = count
-            await asyncio.to_thread(self._heir.forget, lost.host)
 
     async def finish_others(self) -> None:
-        """Now and then, until it is cancelled: what was not wholly taken in, here or by a host that was taken over."""
+        """Now and then, until it is cancelled: what was not wholly taken in, here or by a host that was taken over.
+
+        What an operator has decided is about another line of that host, and stays.
+        """
         while self._heir is not None:
             for host, epoch in await self._heir.ledger.read(inheriting.unfinished):
                 try:
-                    await self.take_over(Lost(host, epoch, epoch))
+                    await self._carry_on(self._heir, Lost(host, epoch, epoch))
                 except Exception as error:  # it costs this host nothing
                     log.warning("a takeover is not whole yet", extra={"host": host, "why": str(error)})
             await asyncio.sleep(AGAIN_S)

@@ -1,5 +1,6 @@
 """A host is lost, and another carries its tasks on: from its ledger in the store, and from what is sealed there."""
 
+import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -9,18 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from poold import takeover
 from poold.errors import LedgerError
 from poold.lease.members import Lost
+from poold.ledger import inheriting
 from poold.ledger.care import backup
 from poold.ledger.driver import Connection, sqlite3
 from poold.ledger.tasks import ids
+from poold.lifetimes import beside
 from poold.seal import Seal, new_key
 from poold.store.errors import NoObject, Unreachable
 from poold.store.folder import open_folder
-from poold.takeover import Heir, carry_on
+from poold.takeover import Carrying, Heir, Restore, carry_on
 from poold.tasks import Tasks
 from poold.tasks.escrow import Escrow
 from poold.tasks.vault import Kept
+from tests.replicas import until
 from tests.unit.tasks.tasks_stage import Stage, a_folder, nobody_listens, open_stage
 
 KEY = new_key()
@@ -40,18 +45,22 @@ def use(stage: Stage, escrow: Escrow) -> None:
 
 async def take(stage: Stage, lost: Path, folder: Path, *, is_killed: bool = False) -> dict[str, int]:
     """As the daemon does it, with a copy of the lost ledger for its replica; or until it is killed."""
-    services = stage.host.services
 
     async def restore(_line: Lost, path: Path) -> int:
         shutil.copy(lost, path)
         return 1
 
+    return await carry_on(heir_of(stage, folder, restore, is_killed=is_killed), Lost("one", 1, 2))
+
+
+def heir_of(stage: Stage, folder: Path, restore: Restore, *, is_killed: bool = False) -> Heir:
+    services = stage.host.services
+
     async def go_on(kind: str, one: str) -> None:
         if kind == "task" and not is_killed:
             await services.tasks.adopt(one)
 
-    heir = Heir(services.ledger, folder / "takeovers", restore, go_on, services.tasks.tools.now_ms)
-    return await carry_on(heir, Lost("one", 1, 2))
+    return Heir(services.ledger, folder / "takeovers", restore, go_on, services.tasks.tools.now_ms)
 
 
 @asynccontextmanager
@@ -211,6 +220,59 @@ async def test_a_row_that_makes_no_sense_costs_no_other_and_is_tried_again() -> 
             broken(ledger, task, good)  # a person has mended it
             assert await take(stage, ledger, two) == {"sandboxes": 1, "tasks": 2}
             assert bad in await stage.host.services.ledger.read(ids)
+
+
+async def test_what_could_not_be_taken_in_comes_in_by_itself_once_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover, "AGAIN_S", 0.05)
+    async with (
+        a_folder() as one,
+        a_folder() as two,
+        an_escrow(two / "shared") as escrow,
+        a_lost_task(one, escrow, "run true") as (ledger, task),
+    ):
+        bad, good = broken(ledger, task, "{")
+        async with open_stage(two) as stage:
+            use(stage, escrow)
+            lost, forgotten = Lines(ledger), list[str]()
+            carrying = Carrying()
+            carrying.begin(replace(heir_of(stage, two, lost.restore), forget=forgotten.append))
+            await carrying.take_over(Lost("one", 1, 2))
+            assert (carrying.missing, forgotten) == ({"one": 1}, ["one"])
+            async with beside(carrying.finish_others()):
+                await until(lambda: len(lost.asked) > 2)  # it is tried again, and costs nothing
+                assert carrying.missing == {"one": 1}
+                lost.is_away = True
+                await until(lambda: lost.refused)
+                assert carrying.missing == {"one": 1}
+                broken(ledger, task, good)
+                lost.is_away = False
+                await until(lambda: not carrying.missing)
+                assert (await stage.ended(task))["state"] == "completed"
+                assert bad in await stage.host.services.ledger.read(ids)
+                assert await stage.host.services.ledger.read(inheriting.unfinished) == []
+                asked = len(lost.asked)
+                await asyncio.sleep(0.3)
+                assert len(lost.asked) == asked  # it is whole: nobody asks any more
+            assert set(lost.asked[1:]) == {Lost("one", 1, 1)}  # the epoch that was found
+            assert forgotten == ["one"]  # what an operator says later is of another line
+
+
+class Lines:
+    """The replica of a lost host, which may be away."""
+
+    def __init__(self, ledger: Path) -> None:
+        self._ledger = ledger
+        self.asked: list[Lost] = []
+        self.is_away = False
+        self.refused = 0
+
+    async def restore(self, line: Lost, path: Path) -> int:
+        self.asked.append(line)
+        if self.is_away:
+            self.refused += 1
+            raise Unreachable("the store is away")
+        shutil.copy(self._ledger, path)
+        return 1
 
 
 async def test_one_that_cannot_go_on_at_once_does_not_keep_the_others_and_is_tried_again(
