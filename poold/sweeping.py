@@ -2,7 +2,8 @@
 
 - Golden memories that no manifest names. If one manifest cannot be read, nobody knows what it names: none is removed.
 - Replicas of ledgers whose line was carried on by another host: not of the line that is being written, and in no note
-  of a lease. Of a host without a lease that can be read nothing is removed.
+  of a lease; nor one that this host has not wholly taken in. Of a host without a lease that can be read nothing is
+  removed.
 - Parts of hibernations that have no manifest: no ledger ever named them.
 
 All of it only when its newest object is older than a limit. What was found is looked at again before it is removed.
@@ -73,7 +74,8 @@ async def sweep(store: Store, *, named: frozenset[str], before_ms: int, is_dry: 
         swept.found += old.nobodys("golden", unnamed)
     leases = await _leases(store, swept.unsure)
     replicas = (await _grouped(store, REPLICAS, 3)).items()
-    swept.found += old.nobodys("replica", (each for each in replicas if is_carried_on(each[0], leases)))
+    over = (each for each in replicas if is_carried_on(each[0], leases) and each[0] not in named)
+    swept.found += old.nobodys("replica", over)
     if not is_dry:
         for each in swept.found:
             if not await _remove(store, each):

@@ -17,7 +17,7 @@ from poold.api.observe import usage_of
 from poold.api.replies import json_reply, read_body
 from poold.api.services import caller_of, services
 from poold.config import PoolSize
-from poold.ledger import audit, care, leftovers, sandboxes, usage
+from poold.ledger import audit, care, inheriting, leftovers, sandboxes, usage
 from poold.lifetimes import finish
 
 MAX_PAGE = 1000
@@ -155,7 +155,7 @@ async def sweep_store(request: Request) -> Response:
     fields.end()
     await note(request, "store.sweep", older_days=days, dry_run=is_dry)
     store = found.sandboxes.hibernation.depot("the store", FILES).store
-    named = await found.ledger.read(leftovers.in_store)
+    named = await found.ledger.read(lambda db: leftovers.in_store(db) | inheriting.in_store(db))
     before_ms = found.sandboxes.now_ms() - days * sweeping.DAY_MS
     swept = await finish(sweeping.sweep(store, named=named, before_ms=before_ms, is_dry=is_dry))
     return json_reply({"dry_run": is_dry, **swept.view()})

@@ -157,6 +157,11 @@ def unfinished(db: sqlite3.Connection) -> list[tuple[str, int]]:
     return [tuple(row) for row in db.execute("SELECT host, epoch FROM takeovers WHERE whole_ms IS NULL ORDER BY 1, 2")]
 
 
+def in_store(db: sqlite3.Connection) -> frozenset[str]:
+    """Where the replicas are of which something is not here yet."""
+    return frozenset(f"ledger/{host}/{epoch}/" for host, epoch in unfinished(db))
+
+
 def take_unfinished(db: sqlite3.Connection, old: sqlite3.Connection) -> None:
     """What the lost host had not wholly taken in itself is this one's to finish."""
     columns = "host, epoch, begun_ms, audit_seq, audit_hash"

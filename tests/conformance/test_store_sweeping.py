@@ -91,6 +91,14 @@ async def test_parts_without_a_manifest_go_unless_the_ledger_knows_of_them(shelf
     assert await keys(shelf.store) == {"hibernated/sb-2/1-bb/drive-00001"}
 
 
+async def test_a_replica_that_was_not_wholly_taken_in_stays(shelf: Bench) -> None:
+    await shelf.store.put("leases/a", lease("a", epoch=9, root=8).encode())
+    for epoch in (1, 2):
+        shelf.back.plant(f"ledger/a/{epoch}/ltx/0/one.ltx", b"of Litestream")
+    found = await swept(shelf.store, named=frozenset({"ledger/a/2/"}))
+    assert [each.prefix for each in found.found] == ["ledger/a/1/"]
+
+
 async def test_replicas_go_when_their_line_was_carried_on(shelf: Bench) -> None:
     store = shelf.store
     notes = (taken(root=5, last=6),)

@@ -44,12 +44,10 @@ class Box:
         writer.close()
 
     async def _answer(self, head: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        if " /v1/host " in head:
-            writer.write(HEAD % (200, len(RECORD), b"") + RECORD)
-            return True
-        if " /v1/sandboxes/states " in head:
-            writer.write(HEAD % (200, 13, b"") + b'{"states":{}}')
-            return True
+        for path, told in ((" /v1/host ", RECORD), (" /v1/sandboxes/states ", b'{"states":{}}')):
+            if path in head:
+                writer.write(HEAD % (200, len(told), b"") + told)
+                return True
         self.heads.append(head)
         case = head.split(" ")[1].partition("?")[2]
         match case:

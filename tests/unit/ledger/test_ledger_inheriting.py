@@ -277,6 +277,7 @@ def test_a_takeover_that_lacks_something_is_not_whole_and_goes_on_with_whoever_t
         assert len(audit.listed(db, action="takeover.lacks", limit=5)) == 1
         inheriting.take_unfinished(heir, db)
         assert inheriting.unfinished(heir) == [("one", 3)]
+        assert inheriting.in_store(heir) == {"ledger/one/3/"}  # what no sweep removes
         assert inheriting.begin(heir, whom, now_ms=NOW)
         inheriting.finish(heir, whom, now_ms=NOW)
         assert inheriting.unfinished(heir) == []

@@ -37,7 +37,7 @@ def damage(store: Path, epoch: int) -> dict[Path, bytes]:
 def until_it_waits(host: Host, times: int = 1) -> None:
     until(lambda: host.log().count(WAITS) >= times, limit_s=LIMIT_S)
     assert host.process.poll() is None
-    with pytest.raises(OSError):
+    with pytest.raises(ConnectionRefusedError):
         host.call("GET", "/healthz")
 
 

@@ -1,4 +1,4 @@
-"""While a lost host's line is open, its taker says so: to gateways that ask for ids, to operators and in its metrics."""
+"""While a lost host's line is open, its taker says so, to gateways that ask for ids, to operators and in metrics."""
 
 from pathlib import Path
 from typing import Any
