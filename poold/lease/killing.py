@@ -33,7 +33,27 @@ def kill(targets: Targets, *, spare: Collection[int] = ()) -> list[int]:
         if not found or (time.monotonic() > give_up and not fresh):  # the rest is on its way out
             empty += 1
         time.sleep(LOOK_AGAIN_S)
+    _collect(killed, give_up)
     return sorted(killed)
+
+
+def _collect(killed: Collection[int], give_up: float) -> None:
+    """Wait for those that are our own children, so that nothing is left of them: nobody else may know of them.
+
+    They are if poold started anew in its place and finds what it had started before.
+    """
+    left = set(killed)
+    while left:
+        for pid in list(left):
+            try:
+                is_over = os.waitpid(pid, os.WNOHANG) != (0, 0)
+            except ChildProcessError:
+                is_over = True
+            if is_over:
+                left.discard(pid)
+        if not left or time.monotonic() > give_up:
+            return
+        time.sleep(LOOK_AGAIN_S)
 
 
 def find(targets: Targets) -> set[int]:

@@ -94,6 +94,9 @@ class Covering:
     def covered(self) -> "asyncio.Future[None]":
         """Done when the replica has all that is committed now, whether acknowledgements wait for it or not."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._fenced is not None:
+            _fail([(done, None, None, True)], self._fenced)
+            return done
         if self._collected is None:
             self._collected = Waiting(time.monotonic())
         self._collected.outcomes.append((done, None, None, True))

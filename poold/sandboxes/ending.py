@@ -84,7 +84,7 @@ class Ending(Sleeping):
 
     async def _save_last(self, sandbox_id: str, caller: Caller) -> None:
         live = self._live.get(sandbox_id)
-        sandbox = await self._settled(sandbox_id) if live is None else live.sandbox
+        sandbox = await self.get(sandbox_id) if live is None else live.sandbox
         if live is None and sandbox.state in ASLEEP and sandbox.workspace and sandbox.workspace.is_unsaved:
             try:
                 await self._resume(sandbox, caller)

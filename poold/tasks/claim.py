@@ -8,7 +8,7 @@ from functools import partial
 
 from contract.errors import BadField, CapacityError, NotFound, WarrenError
 from contract.ids import home_of, new_id
-from contract.models import MAX_TIMEOUT_S, CreateSandbox, RulesAsked, Sandbox, Shape
+from contract.models import MACHINE, MAX_TIMEOUT_S, CreateSandbox, RulesAsked, Sandbox, Shape
 from contract.network import Network
 from contract.states import State
 from contract.task_states import TaskEvent, TaskState
@@ -145,7 +145,9 @@ def sandbox_request(tools: Tools, row: Row) -> CreateSandbox:
     task = row.task
     far = MAX_TIMEOUT_S
     if tools.can_save:  # its owner's rules for other sandboxes do not count
-        rules = RulesAsked(far, "pause", idle_sec=far, hibernate_sec=far, paused_sec=far, auto_resume=False)
+        rules = RulesAsked(
+            far, "pause", idle_sec=far, hibernate_sec=far, hibernate_kind=MACHINE, paused_sec=far, auto_resume=False
+        )
     else:
         rules = RulesAsked(far, "destroy")
     env = tools.secrets_of(task.id).env

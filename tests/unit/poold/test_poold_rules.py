@@ -37,6 +37,7 @@ async def test_a_sandbox_says_what_comes_next(tmp_path: Path) -> None:
             "on_timeout": "destroy",
             "idle_sec": 10,
             "hibernate_sec": None,
+            "hibernate_kind": "machine",
             "paused_sec": 50,
             "auto_resume": False,
         }
@@ -353,7 +354,7 @@ async def test_a_use_that_cannot_bring_it_back_says_why(tmp_path: Path) -> None:
 async def test_an_owners_rules_are_the_defaults_of_its_requests(tmp_path: Path) -> None:
     async with open_host(tmp_path) as host:
         rules: dict[str, Any] = {"timeout_sec": 77, "on_timeout": "pause", "idle_sec": 33, "hibernate_sec": 40}
-        rules |= {"paused_sec": 44, "auto_resume": True}
+        rules |= {"hibernate_kind": "files", "paused_sec": 44, "auto_resume": True}
         put = await host.admin("PUT", "/admin/owners/ann@example.org/rules", rules)
         assert (put.status, put.json) == (200, {"owner": "ann@example.org", **rules})
         assert (await host.admin("GET", "/admin/owners/ann@example.org/rules")).json == put.json

@@ -25,6 +25,7 @@ DOORS = [door for door in ROUTES if isinstance(door, Door) and door.path != "/he
 
 def target(door: Door | SocketDoor, sandbox: str = UNKNOWN) -> str:
     filled = {"sandbox_id": sandbox, "task_id": sandbox, "owner": "ann", "port": "80", "name": "a", "action": "open"}
+    filled |= {"workspace": "w", "version": "1"}
     return door.path.format(**filled)
 
 

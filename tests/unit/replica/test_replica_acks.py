@@ -194,7 +194,7 @@ async def test_the_log_stays_small_and_the_replica_whole_through_many_checkpoint
         log = place.ledger.with_name("ledger.db-wal")
         for start in range(0, 6000, 200):
             await asyncio.gather(*(ledger.write(partial(put_much, number=n)) for n in range(start, start + 200)))
-        assert place.ledger.stat().st_size > 20 << 20  # the checkpoints took place
+        assert place.ledger.stat().st_size > 10 << 20  # the checkpoints took place
         assert log.stat().st_size < 16 << 20
         assert await ledger.read(care.check) == []
         assert await place.numbers() == set(range(6000))
