@@ -175,7 +175,7 @@ class Cluster:
         process.wait()
 
     def drain(self, name: str) -> None:
-        self.ctl("drain", POOLD_RUN_DIR=self._run_dir(name))
+        self.ctl("drain", "--in-place", POOLD_RUN_DIR=self._run_dir(name))
 
     def undrain(self, name: str) -> None:
         self.ctl("undrain", POOLD_RUN_DIR=self._run_dir(name))
