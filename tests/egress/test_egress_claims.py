@@ -24,7 +24,7 @@ from tests.egress.world import World
 from tests.egress.zone import CLAIMS
 from tests.vm.client import Api, Sandbox, until
 
-COUNT = int(os.environ.get("WARREN_EGRESS_CLAIMS", "25"))
+COUNT = int(os.environ.get("WARREN_EGRESS_CLAIMS", "12"))
 AT_ONCE = 3  # names that a claim allows; the others are tried as well
 PORTS = ((80,), (443,), (22,), (80, 443))
 

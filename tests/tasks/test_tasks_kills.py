@@ -18,7 +18,7 @@ from tests.tasks.client import ENDS, LIMIT_S, Caller, Event, Task
 from tests.tasks.stage import Stage
 from tests.vm.client import until
 
-KILLS = int(os.environ.get("WARREN_TASKS_KILLS", "5"))
+KILLS = int(os.environ.get("WARREN_TASKS_KILLS", "3"))
 SEED = int(os.environ.get("WARREN_TASKS_SEED", str(time.time_ns() % 1_000_000)))
 COMMITS = 10
 # Twenty steps, and some time between them.
