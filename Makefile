@@ -76,8 +76,8 @@ test-tasks: test-images  ## tasks of real agents, 30 kills of their host, agents
 	@WARREN_TASKS_KILLS=$${WARREN_TASKS_KILLS:-30} WARREN_TASKS_PRINT_MB=$${WARREN_TASKS_PRINT_MB:-1024} \
 	  WARREN_TASKS_REAL_MB=$${WARREN_TASKS_REAL_MB:-300} $(PY) -m pytest -s tests/tasks
 
-test-cluster: .venv/.installed  ## five hosts, three gateways and an S3 server, and all that can go wrong with them (20 minutes)
-	@WARREN_NEMESIS_S=$${WARREN_NEMESIS_S:-900} $(PY) -m pytest -s tests/nemesis
+test-cluster: base-images  ## five hosts, three gateways and an S3 server, and all that can go wrong with them (25 minutes)
+	@WARREN_NEMESIS_S=$${WARREN_NEMESIS_S:-900} WARREN_NEMESIS_QEMU=$${WARREN_NEMESIS_QEMU:-1} $(PY) -m pytest -s tests/nemesis
 
 check: lint types contracts test  ## what a review asks for: lint, types, contracts, tests
 

@@ -22,7 +22,7 @@ from tests.nemesis.place import Place, open_place
 
 pytestmark = pytest.mark.skipif(os.environ.get("WARREN_NEMESIS_QEMU") != "1", reason="WARREN_NEMESIS_QEMU is not 1")
 
-PROMPT = "run uname -a\nappend log.txt one\ncommit One\nrun sleep 60\nappend log.txt two\ncommit Two\nrun cat log.txt"
+PROMPT = "run uname -a\nappend log.txt one\ncommit One\nrun sleep 120\nappend log.txt two\ncommit Two\nrun cat log.txt"
 HOSTS = ("h1", "h2")
 
 
