@@ -13,13 +13,19 @@ from pathlib import Path
 
 import pytest
 
+from poold.devstore import BUCKET
 from tests.gateway.cluster import LIMIT_S, ROOT, wait_for
 from tests.ports import free_port
+from tests.s3server import running_s3
 
 SECTION = re.compile(r"^## Two machines$(.*?)^## ", re.MULTILINE | re.DOTALL)
 LISTED = re.compile(r"`(GATEWAY_HOSTS=[^`]+)`")
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMANDS = {"pooldctl": "poold.ctl", "poold": "poold", "gateway": "gateway", "warren": "warren.cli"}
+
+
+BUCKETS, FOLDERS, LISTS = "a bucket", "a folder", "a list of hosts"  # what gateway and host have in common
+STORE = "s3://acme-warren/c1"
 
 
 @pytest.fixture
@@ -30,10 +36,19 @@ def folder() -> Iterator[Path]:
         (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
         (folder / name).chmod(0o755)
     yield folder
-    if (folder / "state").is_dir():  # sandboxes outlive their daemon
-        stop = [sys.executable, "-m", "poold", "--stop-all"]
-        subprocess.run(stop, env=environment(folder), capture_output=True, timeout=LIMIT_S, check=True)
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def aws(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Both machines have AWS's own settings. Sandboxes outlive their daemon, and are ended while the store is there."""
+    with running_s3() as server:
+        for name, value in server.client().items():
+            monkeypatch.setenv(name, value)
+        yield
+        if (folder / "state").is_dir():
+            stop = [sys.executable, "-m", "poold", "--stop-all"]
+            subprocess.run(stop, env=environment(folder), capture_output=True, timeout=LIMIT_S, check=True)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -52,7 +67,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def blocks(folder: Path) -> list[str]:
-    """For the authority, the gateway, the host and a client, and the setting that does without a shared folder.
+    """For the authority, the gateway, the host and a client, and the setting that does without what they share.
 
     With places and ports that are ours.
     """
@@ -62,7 +77,7 @@ def blocks(folder: Path) -> list[str]:
     for number, pki in ((1, "front"), (2, "two")):
         found[number] = found[number].replace("/etc/warren/pki", f"{folder}/root/pki-{pki}")
     ours = {"/root/": f"{folder}/root/", "/srv/": f"{folder}/srv/", "10.0.0.1": "127.0.0.1", "10.0.0.2": "127.0.0.2",
-            ":8443": f":{free_port()}", ":7070": f":{free_port()}"}  # fmt: skip
+            ":8443": f":{free_port()}", ":7070": f":{free_port()}", "acme-warren": BUCKET}  # fmt: skip
     pattern = re.compile("|".join(rf"(?<!{re.escape(str(folder))}){re.escape(name)}" for name in ours))
     return [pattern.sub(lambda match: ours[match[0]], block) for block in found]
 
@@ -81,8 +96,9 @@ def running(folder: Path, name: str, commands: str) -> Iterator[Path]:
         process.wait(LIMIT_S)
 
 
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_the_walk_through_for_two_machines_works(folder: Path, is_shared: bool) -> None:
+@pytest.mark.usefixtures("aws")
+@pytest.mark.parametrize("what", [BUCKETS, FOLDERS, LISTS])
+def test_the_walk_through_for_two_machines_works(folder: Path, what: str) -> None:
     (folder / "root").mkdir()
     authority, gateway, host, client, listed = blocks(folder)
     argv = ["bash", "-ec", authority]
@@ -90,8 +106,14 @@ def test_the_walk_through_for_two_machines_works(folder: Path, is_shared: bool) 
     assert gateway.count("keys create --registry") == 1
     gateway = gateway.replace("keys create", "keys create --scope sandboxes --scope admin")
     host = "".join(line for line in host.splitlines(True) if "image build" not in line)  # this engine has none
-    if not is_shared:
-        gateway, host = f"export {listed}\n{gateway}", re.sub(r" POOLD_REGISTRY=\S+", "", host)
+    store, place = STORE.replace("acme-warren", BUCKET), f"{folder}/srv/warren"
+    assert store in gateway
+    assert store in host
+    if what == FOLDERS:
+        gateway = f"mkdir -p {place}/registry\n" + gateway.replace(store, place)
+        host = f"mkdir -p {place}/registry\n" + host.replace(store, place)
+    if what == LISTS:
+        gateway, host = f"export {listed}\n{gateway}", re.sub(r" POOLD_STORE=\S+", "", host)
 
     def told() -> str:
         return "".join(path.read_text() for path in folder.glob("*.log"))[-4000:]
