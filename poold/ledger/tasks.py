@@ -108,7 +108,12 @@ def move(
 
 
 def change(db: sqlite3.Connection, task_id: str, **columns: Any) -> Row:
-    """Give the task's row other values in these columns, and return it. What is a dict is JSON there."""
+    """Give the task's row other values in these columns, and return it. What is a dict is JSON there.
+
+    One that is to end does so, whatever phase comes to its end at that moment: it has no next one.
+    """
+    if columns.get("phase", DONE) != DONE and "ending" not in columns and get(db, task_id).ending is not None:
+        del columns["phase"]
     if columns:
         values = {name: _text(value) if isinstance(value, dict) else value for name, value in columns.items()}
         places = ", ".join(f"{name} = :{name}" for name in values)

@@ -117,7 +117,7 @@ async def _attempt(life: Life, name: str, step: Step) -> None:
 
 def _kept(db: Connection, task_id: str, name: str, told: Any) -> None:
     row = tasks.get(db, task_id)
-    if row.task.phase == "finish":  # else it goes on in another machine, and this is of the old one
+    if row.ending is not None:  # else it goes on in another machine, and this is of the old one
         tasks.change(db, task_id, kept={**row.kept, name: told})
 
 
@@ -232,7 +232,7 @@ async def _conclude(life: Life) -> None:
 def _write_end(db: Connection, life: Life) -> Row:
     """The last change of state: with it its reason, its result, and who is to be told."""
     row, now_ms = tasks.get(db, life.id), life.tools.now_ms()
-    if row.task.phase != "finish":
+    if row.ending is None:
         raise Gone("the task goes on in another machine")
     for waiting in row.task.waiting:
         questions.withdraw(db, life.id, waiting.id, now_ms=now_ms)

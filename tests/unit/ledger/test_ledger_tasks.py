@@ -105,6 +105,19 @@ def test_the_first_word_on_how_it_ends_counts_and_a_stop_always_does() -> None:
         assert not tasks.end(db, ONE, {"event": "stop", "reason": None})
 
 
+def test_one_that_is_to_end_has_no_next_phase() -> None:
+    """A stop that comes as a phase ends: what that phase writes last must not take the task back."""
+    with memory() as db:
+        added(db)
+        assert tasks.change(db, ONE, phase="clone").task.phase == "clone"
+        tasks.end(db, ONE, {"event": "stop", "reason": None})
+        row = tasks.change(db, ONE, phase="run", wall_ms=7)
+        assert (row.task.phase, row.task.usage.wall_ms) == ("finish", 7)
+        assert tasks.change(db, ONE, phase="claim", ending=None).task.phase == "claim"  # it goes on after all
+        tasks.end(db, ONE, {"event": "stop", "reason": None})
+        assert tasks.change(db, ONE, phase=tasks.DONE).task.phase == tasks.DONE
+
+
 def test_of_a_task_that_has_ended_nothing_is_told() -> None:
     with memory() as db:
         added(db)
