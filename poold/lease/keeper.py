@@ -165,7 +165,7 @@ class Keeper:
             while True:
                 await asyncio.sleep(rest_s / 4 if self._is_failing else rest_s)
                 async with self._turn:
-                    if self._is_leaving:
+                    if not self.is_held:  # what is over stays so, and is not held again behind the back of who counts
                         return
                     if await self._has_warden():
                         await self._renew()
